@@ -5,11 +5,12 @@ These are the words that the rest of the tool speaks; they hold no decision.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from provisioner.matrix.model import Arch, Flavour, PythonFrom
+if TYPE_CHECKING:
+    from provisioner.matrix.model import Arch, Flavour, PythonFrom
 
 RESOLVE_SCHEMA = "provision.resolve/1"
 
@@ -32,7 +33,7 @@ class UserPackages(_Struct, frozen=True, kw_only=True):
 class Request(_Struct, frozen=True, kw_only=True):
     """What a user asks for. Every field may be left open.
 
-    `torch` is a version (2.0.1), a labelled version (2.0.1+cu118), `latest` or a range (>=2.1,<2.5);
+    `torch` is a version (2.0.1), a labelled one (2.0.1+cu118), `latest` or a range (>=2.1,<2.5);
     `cuda` a series (11.8), a variant tag (cu118) or `cpu`; `gpu` holds GPU names or compute
     capabilities, the strictest decides; `index` is `torch` for the build of the torch index where
     the package index has the same variant; `without` drops torchvision or torchaudio.
@@ -102,9 +103,11 @@ class Cell(_Struct, frozen=True, kw_only=True):
     """One fully resolved point: release x variant x Python x OS.
 
     `local_version` is what `torch.__version__` says. `index_url` is the index of the torch family
-    (null: the client's default). `requirements` are the exact pins of the torch family as pip takes
-    them, `companions` what the matrix adds beside them, `constraints` its bounds. `compile` is false
-    for a cell that is declared eager-only. `as_of` is the date up to which companions are taken.
+    (null: the client's default). `requirements` are the exact pins of the torch family as pip
+    takes them, `companions` what the matrix adds beside them, `constraints` its bounds. `compile`
+    is false for a cell that is declared eager-only. `as_of` is the date up to which companions are
+    taken. `forward_compat` names the cuda-compat package that a data-center host with an older
+    driver needs.
     """
 
     name: str
@@ -132,6 +135,7 @@ class Cell(_Struct, frozen=True, kw_only=True):
     companions: tuple[str, ...]
     constraints: tuple[str, ...]
     as_of: str
+    forward_compat: str | None = None
     ptxas: Ptxas | None = None
     gpu: tuple[str, ...] = ()
     packages: UserPackages = UserPackages()
@@ -156,10 +160,15 @@ class Nearest(_Struct, frozen=True, kw_only=True):
 
 
 class Refusal(_Struct, frozen=True, kw_only=True):
-    """Why a request has no cell. `code` is stable; `have` and `need` are the clashing facts."""
+    """Why a request has no cell.
+
+    `code` is stable; `have` and `need` are the clashing facts by axis; `also` holds further reasons
+    that would remain after the first is mended.
+    """
 
     code: str
     message: str
+    also: tuple[str, ...] = ()
     have: dict[str, Any]
     need: dict[str, Any]
     source: tuple[str, ...]

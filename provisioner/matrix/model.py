@@ -113,12 +113,14 @@ class CompileSupport(_Struct, frozen=True, kw_only=True):
 class PypiBuild(_Struct, frozen=True, kw_only=True):
     """The build that the package index gives without a local label.
 
-    Its metadata says 2.0.1, its `torch.__version__` says 2.0.1+cu117.
+    Its metadata says 2.0.1, its `torch.__version__` says 2.0.1+cu117 (on aarch64 only where
+    `aarch64_labelled`).
     """
 
     variant: Tag
     aarch64_variant: Tag
     aarch64_arch_list: tuple[MinorVersion, ...] = ()
+    aarch64_labelled: bool = True
     nvidia: tuple[Requirement, ...] = ()
 
 
@@ -387,6 +389,7 @@ class Defaults(_Struct, frozen=True, kw_only=True):
     python_from: PythonFrom
     fallback: Fallback
     driver_branches: tuple[int, ...]
+    pip_packages: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")], ...]
     conda_packages: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")], ...]
     conda_channels: tuple[Name, ...]
     companion_days: int
