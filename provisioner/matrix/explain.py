@@ -1,0 +1,280 @@
+"""Why a cell is what it is: one Decision for each part, and warnings worth a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provisioner.matrix import versions
+from provisioner.matrix.cell import Cell, Decision, PassedOver
+from provisioner.matrix.rules import driver_state, sass_for
+
+if TYPE_CHECKING:
+    from provisioner.matrix.assemble import Chosen
+    from provisioner.matrix.index import MatrixIndex
+    from provisioner.matrix.request import Want
+
+_SHOWN = 4
+"""How many passed-over candidates are kept; more only repeat themselves."""
+
+
+def decisions(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> tuple[Decision, ...]:
+    """One decision for each part of the cell, in reading order."""
+    made = [
+        _torch(index, want, chosen),
+        _variant(index, want, chosen, cell),
+        _python(want, chosen, cell),
+        _os(want, chosen),
+    ]
+    if cell.gpu:
+        made.append(_gpu(want, chosen))
+    if cell.cuda is not None:
+        made += [_run_floor(index, cell), *_compile_floor(index, want, chosen, cell)]
+    if want.driver is not None and cell.cuda is not None:
+        state = driver_state(index, want, cell.cuda)
+        source = index.run_floor(cell.cuda).source
+        made.append(
+            Decision(
+                part="host driver",
+                value=f"{want.driver} ({state.level})",
+                because=state.because,
+                source=source,
+            )
+        )
+    made += _compile(chosen, cell)
+    return tuple(made)
+
+
+def _torch(index: MatrixIndex, want: Want, chosen: Chosen) -> Decision:
+    release = chosen.candidate.release
+    if want.torch is not None:
+        because = "asked for"
+    elif want.torch_range is not None:
+        because = f"the newest release in {want.torch_range} that fits"
+    elif want.newest:
+        because = "the newest release that fits"
+    elif release.torch == index.matrix.defaults.torch:
+        because = "the matrix's default"
+    else:
+        because = f"the default {index.matrix.defaults.torch} does not fit; the newest that does"
+    passed = tuple(
+        PassedOver(value=c.label, because=problem.message)
+        for c, problem in chosen.passed
+        if c.release is not release
+    )
+    return Decision(
+        part="torch",
+        value=release.torch,
+        because=because,
+        source=release.source,
+        passed_over=passed[:_SHOWN],
+    )
+
+
+def _variant(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> Decision:
+    c = chosen.candidate
+    if want.variant is not None:
+        because = "asked for"
+    elif cell.torch == index.matrix.defaults.torch and cell.cuda == index.matrix.defaults.cuda:
+        because = "the matrix's default CUDA series"
+    elif c.from_package_index:
+        because = "the build that the package index serves for this release"
+    else:
+        because = "the best variant of this release against which no rule speaks"
+    if c.from_package_index and cell.local_version != cell.torch:
+        because += (
+            f"; it comes from the package index as {cell.torch} and calls itself "
+            f"{cell.local_version}"
+        )
+    passed = tuple(
+        PassedOver(value=other.label, because=problem.message)
+        for other, problem in chosen.passed
+        if other.release is c.release
+    )
+    return Decision(
+        part="variant",
+        value=c.variant.tag,
+        because=because,
+        source=c.variant.source,
+        verified=c.variant.verified,
+        passed_over=passed[:_SHOWN],
+    )
+
+
+def _python(want: Want, chosen: Chosen, cell: Cell) -> Decision:
+    ceiling = chosen.candidate.release.compile.python_max
+    if want.python is not None:
+        because = "asked for"
+    elif want.python_from == "base":
+        because = f"the Python that {chosen.system.id} ships"
+    else:
+        because = "the matrix's preferred Python that this release takes"
+    if ceiling is not None:
+        because += f"; torch.compile works up to Python {ceiling}"
+    return Decision(
+        part="python",
+        value=cell.python,
+        because=because,
+        source=chosen.candidate.release.source,
+    )
+
+
+def _os(want: Want, chosen: Chosen) -> Decision:
+    system = chosen.system
+    because = "asked for" if want.os is not None else "the first preferred OS that fits"
+    because += f"; glibc {system.glibc}, torch needs {chosen.candidate.release.glibc}"
+    return Decision(
+        part="os",
+        value=system.id,
+        because=because,
+        source=system.source,
+        verified=system.toolchain_verified,
+    )
+
+
+def _gpu(want: Want, chosen: Chosen) -> Decision:
+    c = chosen.candidate
+    strictest = min(want.gpus, key=lambda g: versions.key(g.capability.capability))
+    parts: list[str] = []
+    for gpu in want.gpus:
+        cap = gpu.capability.capability
+        code = sass_for(cap, c.arch_list)
+        if c.variant.toolkit is None:
+            parts.append(f"{gpu.label} is not used by a cpu build")
+        elif code is not None:
+            parts.append(f"{gpu.label} ({cap}) runs the {code} machine code")
+        else:
+            ptx = [p for p in c.ptx if versions.at_least(cap, p)]
+            parts.append(f"{gpu.label} ({cap}) runs PTX {ptx[-1]} through the driver's compiler")
+    because = "; ".join(parts)
+    if len(want.gpus) > 1:
+        because += f"; the strictest is {strictest.label}"
+    return Decision(
+        part="gpu",
+        value=", ".join(g.label for g in want.gpus),
+        because=because,
+        source=c.variant.source,
+        verified=c.variant.arch_list_verified,
+    )
+
+
+def _run_floor(index: MatrixIndex, cell: Cell) -> Decision:
+    floor = index.run_floor(cell.cuda or "")
+    return Decision(
+        part="run floor",
+        value=floor.run_floor,
+        because=f"the oldest driver that runs CUDA {floor.major}.x machine code",
+        source=floor.source,
+    )
+
+
+def _compile_floor(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> list[Decision]:
+    pin = chosen.candidate.release.triton
+    if cell.driver.compile_floor is None or pin is None:
+        return []
+    caps = [g.capability.capability for g in want.gpus]
+    top = max(caps, key=versions.key) if caps else index.matrix.compile_rules.capability_min
+    ptxas, fact = index.ptxas_for(pin.version, top)
+    if cell.ptxas is not None:
+        return [
+            Decision(
+                part="compile floor",
+                value=cell.driver.compile_floor,
+                because=f"{cell.ptxas.package} replaces triton's ptxas {ptxas}",
+                source=next(
+                    o.source for o in index.matrix.ptxas_overrides if o.id == cell.ptxas.id
+                ),
+                verified=cell.ptxas.verified,
+            )
+        ]
+    return [
+        Decision(
+            part="compile floor",
+            value=cell.driver.compile_floor,
+            because=f"triton {pin.version} assembles with ptxas {ptxas}: the higher of the run "
+            f"floors of CUDA {cell.cuda} and {ptxas}",
+            source=fact.source,
+        )
+    ]
+
+
+def _compile(chosen: Chosen, cell: Cell) -> list[Decision]:
+    if cell.compile:
+        return []
+    supported = chosen.candidate.release.compile.supported
+    because = "--no-compile" if supported else "torch.compile does not exist before torch 2.0"
+    return [
+        Decision(
+            part="compile",
+            value="eager-only",
+            because=because,
+            source=chosen.candidate.release.source,
+        )
+    ]
+
+
+def warnings(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> tuple[str, ...]:
+    """What the user should know before building: one sentence each."""
+    c = chosen.candidate
+    out = [
+        f"{bad.combination}: {bad.symptom}. {bad.fix}"
+        for bad in index.bad_for(c.release.torch, c.variant.tag)
+        if bad.effect == "warn" and (not bad.python or chosen.python in bad.python)
+    ]
+    out += _image_warnings(index, cell)
+    out += _driver_warnings(index, want, cell)
+    unverified = [
+        what
+        for what, sure in (
+            (f"the {cell.variant} build of torch {cell.torch}", c.variant.verified),
+            (f"the arch list of torch {c.label}", c.variant.arch_list_verified),
+            (f"torchvision {cell.torchvision}", c.release.torchvision.verified),
+            (f"torchaudio {cell.torchaudio}", c.release.torchaudio.verified),
+        )
+        if not sure and not what.endswith(" None")
+    ]
+    if unverified:
+        out.append("Not confirmed at first hand: " + ", ".join(unverified) + ".")
+    return tuple(out)
+
+
+def _image_warnings(index: MatrixIndex, cell: Cell) -> list[str]:
+    version = cell.base_image.partition(":")[2].partition("-")[0]
+    out = [
+        f"NVIDIA's policy allows {cell.base_image} to be deleted at any time: mirror it and pin "
+        "the copy by digest (--mirror image_registry=...)."
+        for image in index.matrix.cuda_images
+        if cell.flavour == "devel" and image.version == version and image.state == "deletable"
+    ]
+    system = index.systems[cell.os]
+    ended = system.end_of_extended or system.end_of_life
+    if ended < index.matrix.meta.as_of:
+        out.append(f"{cell.os} is out of support since {ended}.")
+    elif system.end_of_life < index.matrix.meta.as_of:
+        out.append(
+            f"{cell.os} is out of standard support since {system.end_of_life} (extended support "
+            f"ends {ended})."
+        )
+    return out
+
+
+def _driver_warnings(index: MatrixIndex, want: Want, cell: Cell) -> list[str]:
+    out: list[str] = []
+    if cell.forward_compat is not None:
+        out.append(
+            f"The host driver is too old for CUDA {cell.cuda} by itself: {cell.forward_compat} has "
+            "to be installed and come first for the loader."
+        )
+    if cell.ptxas is not None and not cell.ptxas.verified:
+        out.append(
+            f"{cell.ptxas.id} is unverified: reported to work, not proved for this release and GPU."
+        )
+    if want.driver is not None:
+        branch = index.branch_of(want.driver)
+        if branch.end_of_life and branch.end_of_life < index.matrix.meta.as_of[:7]:
+            out.append(f"Driver branch {branch.branch} is past its end of life.")
+        if versions.major(want.driver) > index.branches[-1].branch:
+            out.append(
+                f"Driver {want.driver} is newer than the matrix knows; judged as branch "
+                f"{branch.branch}."
+            )
+    return out

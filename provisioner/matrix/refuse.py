@@ -1,0 +1,218 @@
+"""From a rejected request to a Refusal: what clashes, and the nearest cells that work.
+
+Nearest cells are found by relaxing one axis of the request at a time and resolving again, so that
+every suggestion is a cell by construction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from provisioner.matrix import versions
+from provisioner.matrix.assemble import Chosen, cell_name
+from provisioner.matrix.cell import Nearest, Refusal, Request
+from provisioner.matrix.request import read_request
+from provisioner.matrix.resolve import Rejected, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from provisioner.matrix.index import MatrixIndex
+    from provisioner.matrix.request import Want
+    from provisioner.matrix.rules import Problem
+
+_MOST = 3
+
+
+def refusal(index: MatrixIndex, want: Want, rejected: Rejected) -> Refusal:
+    """The refusal for a request against which the matrix speaks."""
+    first, *rest = rejected.problems
+    have: dict[str, str] = {}
+    need: dict[str, list[str]] = {}
+    for problem in rejected.problems:
+        have.setdefault(problem.axis, problem.have)
+        wanted = need.setdefault(problem.axis, [])
+        if not any(problem.need.startswith(other) for other in wanted):
+            wanted.append(problem.need)
+    also = dict.fromkeys(_sentence(p) for p in rest)
+    also.pop(_sentence(first), None)
+    return Refusal(
+        code=first.code,
+        message=_sentence(first),
+        also=tuple(also),
+        have=have,
+        need={axis: " and ".join(wanted) for axis, wanted in need.items()},
+        source=first.source,
+        nearest=nearest_cells(index, want, rejected),
+        verified=first.verified,
+    )
+
+
+def _sentence(problem: Problem) -> str:
+    text = problem.message.rstrip(".")
+    keep = text.startswith(("torch", "cuda", "nvcc", "glibc"))
+    return f"{text if keep else text[0].upper() + text[1:]}."
+
+
+def nearest_cells(index: MatrixIndex, want: Want, rejected: Rejected) -> tuple[Nearest, ...]:
+    """Up to three cells that work, each a small step from the request; () when out of scope.
+
+    Each group of steps gives one cell, so that the three differ in kind; an unknown release gets
+    more of the first group.
+    """
+    if want.unsupported is not None or any(g.embedded for g in want.gpus):
+        return ()
+    found: dict[str, Nearest] = {}
+    unknown = rejected.problems[0].code == "torch.unknown"
+    for group in _relaxed(index, want, rejected):
+        quota = _MOST if unknown else 1
+        for request, differs in group:
+            relaxed = read_request(index, request)
+            answer = choose(index, relaxed)
+            if not isinstance(answer, Chosen):
+                continue
+            name = cell_name(relaxed, answer)
+            if name in found:
+                continue
+            found[name] = Nearest(
+                name=name, options=options_of(_pin(request, answer)), differs=differs
+            )
+            quota -= 1
+            if len(found) == _MOST:
+                return tuple(found.values())
+            if quota == 0:
+                break
+    return tuple(found.values())
+
+
+def _pin(request: Request, answer: Chosen) -> Request:
+    """The relaxed request with its release and variant named, so that it says what it gives."""
+    c = answer.candidate
+    cuda = c.variant.toolkit or "cpu"
+    return msgspec.structs.replace(request, torch=c.release.torch, cuda=cuda)
+
+
+_Step = tuple[Request, str]
+
+
+def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[list[_Step]]:
+    """Groups of relaxed requests, the mildest first: one axis given up, then more."""
+    base = want.request
+    if want.variant is not None and "+" in (base.torch or ""):
+        base = msgspec.structs.replace(
+            base, torch=(base.torch or "").split("+")[0], cuda=base.cuda or want.variant
+        )
+    replace = msgspec.structs.replace
+    axes = {p.axis for p in rejected.problems}
+    code = rejected.problems[0].code
+    if code == "driver.compile-floor":
+        yield from ([step] for step in _for_old_driver(index, base))
+    yield _other_torch(index, want, base)
+    if base.cuda is not None:
+        yield _other_cuda(index, want, base)
+    for axis in ("python", "os", "flavour", "index", "ptxas"):
+        if getattr(base, axis) is not None:
+            yield [(replace(base, **{axis: None}), f"another {axis}")]
+    if "python" in axes and not base.without:
+        both = replace(base, without=("torchaudio", "torchvision"))
+        yield [(both, "without torchvision and torchaudio")]
+    if base.python_from is not None:
+        yield [(replace(base, python_from=None), "Python from conda")]
+    about_compile = any("compile" in p.code for p in rejected.problems)
+    if base.compile and about_compile:
+        yield [(replace(base, compile=False), "eager mode only")]
+        if base.torch is None:
+            newest = replace(base, torch="latest", compile=False)
+            yield [(newest, "the newest torch for this host, eager mode only")]
+    if base.driver is not None:
+        yield [(replace(base, driver=None), "a newer driver on the host")]
+    if base.python is not None and base.os is not None:
+        yield [(replace(base, python=None, os=None), "another python and os")]
+    yield [(replace(base, torch=None, cuda=None), "another torch and CUDA")]
+    loose = replace(base, torch=None, cuda=None, python=None, os=None, index=None, ptxas=None)
+    yield [(loose, "another torch, CUDA, Python and OS")]
+    yield [(replace(loose, driver=None), "all but the GPU")]
+    if about_compile:
+        yield [(replace(loose, compile=False), "another torch, eager mode only")]
+        yield [(replace(loose, compile=False, driver=None), "eager mode only, newer driver")]
+
+
+def _for_old_driver(index: MatrixIndex, base: Request) -> list[_Step]:
+    """What a host held at an old driver can still have."""
+    replace = msgspec.structs.replace
+    steps: list[_Step] = [
+        (replace(base, compile=False), "eager mode only"),
+    ]
+    steps += [
+        (replace(base, ptxas=o.id), "another ptxas" + ("" if o.verified else " (unverified)"))
+        for o in index.matrix.ptxas_overrides
+        if base.ptxas is None
+    ]
+    steps.append((replace(base, driver=None), "a newer driver on the host"))
+    return steps
+
+
+def _other_torch(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:
+    """The same request with the closest release: nearest minor series first, its newest patch."""
+    if want.torch is None:
+        return []
+    here = _number(want.torch)
+
+    def distance(torch: str) -> tuple[int, int]:
+        patch = (*versions.key(torch), 0, 0)[2]
+        return abs(_number(torch) - here), -patch
+
+    others = sorted((r.torch for r in index.newest_first if r.torch != want.torch), key=distance)
+    cuda = base.cuda or want.variant
+    return [
+        (msgspec.structs.replace(base, torch=torch, cuda=cuda), "another torch")
+        for torch in others
+        if cuda is None or (torch, want.variant or "") in index.variants
+    ][: _MOST * 3]
+
+
+def _other_cuda(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:
+    """The same release with the closest CUDA series; never a cpu build in place of a CUDA one."""
+    if want.variant in {None, "cpu"}:
+        return [(msgspec.structs.replace(base, cuda=None), "another CUDA")]
+    digits = (want.variant or "").removeprefix("cu")
+    asked = _number(f"{digits[:-1]}.{digits[-1]}")
+    releases = [index.releases[want.torch]] if want.torch in index.releases else index.newest_first
+    series = {v.toolkit for r in releases for v in r.variants if v.toolkit is not None}
+    ordered = sorted(series, key=lambda s: (abs(_number(s) - asked), s))
+    torch = base.torch or "latest"
+    return [(msgspec.structs.replace(base, torch=torch, cuda=s), "another CUDA") for s in ordered]
+
+
+def _number(series: str) -> int:
+    """A series as one number, so that distances between series can be compared."""
+    first, second = (*versions.key(series), 0)[:2]
+    return first * 100 + second
+
+
+def options_of(request: Request) -> tuple[str, ...]:
+    """The command-line options that spell a request."""
+    out: list[str] = []
+    for option, value in (
+        ("--torch", request.torch),
+        ("--cuda", request.cuda),
+        ("--python", request.python),
+        ("--os", request.os),
+        ("--arch", request.arch),
+        ("--driver", request.driver),
+        ("--flavour", request.flavour),
+        ("--python-from", request.python_from),
+        ("--index", request.index),
+        ("--ptxas", request.ptxas),
+    ):
+        if value is not None:
+            out += [option, value]
+    for gpu in request.gpu:
+        out += ["--gpu", gpu]
+    for name in request.without:
+        out += ["--without", name]
+    if not request.compile:
+        out.append("--no-compile")
+    return tuple(out)
