@@ -1,0 +1,1 @@
+"""What tests share to reach the world outside Python: an engine, base images, package indexes."""

@@ -1,0 +1,34 @@
+"""The rule for parts of the tests that need something this machine may not have.
+
+A person without a Docker engine sees those tests skipped, with the reason and the remedy. Where
+everything can be had (.ci/run), the variable PROVISION_TEST_REQUIRE names the parts that must
+be there ("engine,network,torch"), and the same skip is a failure.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import NoReturn
+
+import pytest
+
+VARIABLE = "PROVISION_TEST_REQUIRE"
+PARTS = frozenset({"engine", "network", "torch"})
+
+
+class UnavailableError(Exception):
+    """Something outside is not to be had; the message is the reason that a skip shows."""
+
+
+def required_parts(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Return the parts that must be there; ValueError when one has no such name."""
+    named = frozenset(part.strip() for part in environ.get(VARIABLE, "").split(",") if part.strip())
+    if unknown := named - PARTS:
+        raise ValueError(f"{VARIABLE} names {sorted(unknown)}; known parts: {sorted(PARTS)}")
+    return named
+
+
+def skip_or_fail(part: str, reason: str) -> NoReturn:
+    """Skip the test with `reason`, or fail it when PROVISION_TEST_REQUIRE names `part`."""
+    if part in required_parts():
+        pytest.fail(f"{reason} ({VARIABLE} demands {part!r} here)", pytrace=False)
+    pytest.skip(reason)
