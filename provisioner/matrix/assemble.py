@@ -244,11 +244,15 @@ def _install_branch(index: MatrixIndex, want: Want, c: Candidate) -> int | None:
     series = c.variant.toolkit or ""
     by_number = {b.branch: b for b in index.branches}
     needs_jit = any(sass_for(g.capability.capability, c.arch_list) is None for g in want.gpus)
+    compiles = all(
+        versions.at_least(g.capability.capability, index.matrix.compile_rules.capability_min)
+        for g in want.gpus
+    )
     for number in index.matrix.defaults.driver_branches:
         branch = by_number.get(number)
         if branch is None or branch.latest is None:
             continue
-        floor = compile_floor(index, c, None) or index.run_floor(series).run_floor
+        floor = (compiles and compile_floor(index, c, None)) or index.run_floor(series).run_floor
         if not versions.at_least(branch.latest, floor):
             continue
         if needs_jit and not versions.at_least(branch.cuda, series):

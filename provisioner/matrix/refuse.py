@@ -182,8 +182,7 @@ def _other_cuda(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:
     releases = [index.releases[want.torch]] if want.torch in index.releases else index.newest_first
     series = {v.toolkit for r in releases for v in r.variants if v.toolkit is not None}
     ordered = sorted(series, key=lambda s: (abs(_number(s) - asked), s))
-    torch = base.torch or "latest"
-    return [(msgspec.structs.replace(base, torch=torch, cuda=s), "another CUDA") for s in ordered]
+    return [(msgspec.structs.replace(base, cuda=s), "another CUDA") for s in ordered]
 
 
 def _number(series: str) -> int:

@@ -164,7 +164,7 @@ def _os(index: MatrixIndex, text: str | None) -> str | None:
     if text is None:
         return None
     word = re.sub(r"[\s:_]+", "", text.strip().lower()).replace("-", "")
-    word = re.sub(r"^(rhel|rocky|rockylinux|almalinux|alma|centos|redhat)", "el", word)
+    word = re.sub(r"^(rhel|rockylinux|rocky|almalinux|alma|centos|redhat)", "el", word)
     if word in index.systems:
         return word
     for system in index.systems.values():
