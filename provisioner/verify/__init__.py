@@ -1,0 +1,1 @@
+"""Compile verification: `probe` runs inside the target, `report` is the model of what it says."""
