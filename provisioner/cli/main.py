@@ -1,0 +1,215 @@
+"""The command line as a whole: finds a command, runs it, turns every failure into one message.
+
+Commands are imported when they are called, never for `--help` or completion of their names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provisioner import __version__
+from provisioner.cli.output import print_error, print_usage_error
+from provisioner.errors import Exit, OutsideError, ProvisionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from click.shell_completion import CompletionItem
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "resolve": ("provisioner.cli.resolve:command", "Find the cell for a request and say why."),
+    "render": ("provisioner.cli.render:command", "Write the files of a cell."),
+    "lock": ("provisioner.cli.lock:command", "Pin the packages of a cell with hashes."),
+    "build": ("provisioner.cli.build:command", "Build and verify the image of a cell."),
+    "verify": ("provisioner.cli.verify:command", "Prove that torch.compile works in a target."),
+    "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),
+}
+"""Name -> where the command is, and its line in the help."""
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+# What the system refuses, as opposed to what our own code got wrong.
+_SYSTEM = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names, in the order in which people use them."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of a name, imported now; None when there is none."""
+        if cmd_name not in self.lazy:
+            return None
+        import importlib
+
+        module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with the nearest name when there is none."""
+        if args and not args[0].startswith("-") and args[0] not in self.lazy:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], self.lazy, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(self.lazy)}."
+            ctx.fail(f"No such command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The commands with their lines, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[1]) for name, entry in self.lazy.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names for the shell, from the table alone."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=entry[1])
+            for name, entry in self.lazy.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog="Exit status: 0 done, 1 a check found a problem, 2 usage, 3 refused by the matrix, "
+    "4 something outside failed, 5 a bug of provision.",
+)
+@click.version_option(__version__, "-V", "--version", message="provision %(version)s")
+def cli() -> None:
+    """Reproducible PyTorch environments on NVIDIA GPUs, with torch.compile proved to work."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line. Returns the exit status; every failure is one message."""
+    as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = _run(list(arguments), as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _broken_pipe()
+    except OSError as error:  # the output itself could not be written: a full disk
+        return _output_lost(error)
+    return status
+
+
+def _run(arguments: list[str], as_json: bool) -> int:
+    try:
+        result = cli.main(arguments, prog_name="provision", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return int(stop.exit_code)
+    except click.ClickException as error:
+        print_usage_error(error, as_json=as_json)
+        return int(Exit.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("provision: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except ProvisionError as error:
+        print_error(error, as_json=as_json)
+        return int(error.exit_status)
+    except OSError as error:
+        if error.errno not in _SYSTEM:
+            return _bug(error, arguments, as_json=as_json)
+        print_error(_system_error(error), as_json=as_json)
+        return int(Exit.OUTSIDE)
+    except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
+        return _bug(error, arguments, as_json=as_json)
+    return result if isinstance(result, int) else int(Exit.DONE)
+
+
+def _system_error(error: OSError) -> OutsideError:
+    reason = error.strerror or str(error)
+    name = errno.errorcode.get(error.errno or 0, "error").lower()
+    place = f"{error.filename}: " if error.filename else ""
+    return OutsideError(f"system.{name}", f"{place}{reason}.")
+
+
+def _bug(error: Exception, arguments: list[str], *, as_json: bool) -> int:
+    """One line and a file with the trace; the trace on the screen with PROVISION_DEBUG=1."""
+    import traceback
+
+    if os.environ.get("PROVISION_DEBUG") == "1":
+        traceback.print_exception(error)
+    words = [word for word in arguments[:2] if not word.startswith("-")]
+    place = _write_trace("".join(traceback.format_exception(error)), " ".join(words))
+    found = ProvisionError(
+        "provision.bug",
+        f"This is a bug of provision: {type(error).__name__}: {str(error)[:300]}",
+        facts={"trace": place},
+        next_step="Report it with the trace file. PROVISION_DEBUG=1 shows the trace here.",
+    )
+    print_error(found, as_json=as_json, exit_status=Exit.BUG)
+    return int(Exit.BUG)
+
+
+def _write_trace(trace: str, command: str) -> str:
+    """The file that holds the trace, or why there is none."""
+    import platform
+    import tempfile
+
+    head = f"provision {__version__}, Python {platform.python_version()}, command {command}\n\n"
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="provision-trace-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(head + trace)
+    except OSError as error:
+        return f"not written: {error.strerror or error}"
+    return name
+
+
+def _broken_pipe() -> int:
+    """The reader went away (`| head`): nothing more to say, and nothing to say at exit either."""
+    _discard_output()
+    return BROKEN_PIPE
+
+
+def _output_lost(error: OSError) -> int:
+    _discard_output()
+    print_error(
+        OutsideError(
+            "output.lost",
+            f"The output could not be written: {error.strerror or error}.",
+            next_step="Make room where standard output goes, and run the command again.",
+        ),
+        as_json=False,
+    )
+    return int(Exit.OUTSIDE)
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,118 @@
+"""What the tool prints: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provisioner.errors import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from provisioner.errors import ProvisionError
+
+ERROR_SCHEMA = "provision.error/1"
+WIDTH = 80
+
+
+class Output:
+    """Where a command prints to. `json` and `verbose` are the options of that name."""
+
+    def __init__(self, *, json: bool, verbose: int = 0) -> None:
+        self.json = json
+        self.verbose = verbose
+
+    def result(self, value: Any) -> None:
+        """Print an object as JSON: two blanks of indent, keys in their own order."""
+        click.echo(to_json(value))
+
+    def line(self, text: str = "") -> None:
+        """Print a line of the result for people."""
+        click.echo(text)
+
+    def note(self, text: str) -> None:
+        """Tell people something beside the result; silent with --json."""
+        if not self.json:
+            click.echo(text, err=True)
+
+    def detail(self, text: str) -> None:
+        """Tell people something only with -v."""
+        if self.verbose:
+            self.note(text)
+
+
+def to_json(value: Any) -> str:
+    """The JSON text of plain values and msgspec structs."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a left-aligned table, two blanks between columns, no trailing blanks."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in lines
+    ]
+
+
+def wrap(text: str, indent: str = "", first: str | None = None) -> list[str]:
+    """A paragraph in lines of at most WIDTH columns; long words are kept whole."""
+    import textwrap
+
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def print_error(error: ProvisionError, *, as_json: bool, exit_status: Exit | None = None) -> None:
+    """Print an expected failure: the problem, the facts, the next step."""
+    status = error.exit_status if exit_status is None else exit_status
+    if as_json:
+        shown = {**error.to_dict(), "exit_status": int(status)}
+        click.echo(to_json({"schema": ERROR_SCHEMA, "error": shown}))
+        return
+    click.echo(f"provision: {error.message} [{error.code}]", err=True)
+    for name, value in error.facts.items():
+        click.echo(f"  {name}: {_plain(value)}", err=True)
+    if error.next_step:
+        click.echo(f"Next: {error.next_step}", err=True)
+
+
+def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
+    """Print what click found wrong with the command line."""
+    context = getattr(error, "ctx", None)
+    no_command = type(error).__name__ == "NoArgsIsHelpError"  # click 8.2 and later
+    if no_command and not as_json:
+        click.echo(error.format_message(), err=True)
+        return
+    command = context.command_path if context else "provision"
+    next_step = f"{command} --help"
+    message = "A command is missing." if no_command else error.format_message()
+    if as_json:
+        shown = {
+            "code": "usage",
+            "message": message,
+            "facts": {},
+            "next_step": next_step,
+            "exit_status": int(Exit.USAGE),
+        }
+        click.echo(to_json({"schema": ERROR_SCHEMA, "error": shown}))
+        return
+    click.echo(f"provision: {message} [usage]", err=True)
+    click.echo(f"Next: {next_step}", err=True)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in value)
+    return str(value)
