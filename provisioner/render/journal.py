@@ -37,7 +37,7 @@ from provisioner.render.moves import (
     staged_whole,
 )
 from provisioner.render.plan import ActionKind, Plan, conflict_error, plan
-from provisioner.render.rootlock import BusyError, locked
+from provisioner.render.rootlock import LOCK, BusyError, locked
 from provisioner.render.tree import Tree, explain, fixed_umask, sha256_hex
 
 if TYPE_CHECKING:
@@ -120,18 +120,20 @@ def apply(root: Path, planned: Plan, *, wait_s: float = WAIT_S) -> Outcome:
 def recover(root: Path, *, wait_s: float = 0.0) -> Recovery:
     """Completes, undoes or clears what an interrupted write left; returns what it did.
 
-    Costs one system call when there is nothing. Does not raise because another process is
+    Costs two system calls when there is nothing. Does not raise because another process is
     still writing (`busy`) or because the root is not writable (`blocked`): a command that only
     reads goes on. Raises OutsideError when the debris can't be dealt with.
     """
-    if not _stage_exists(root):
+    if not (_stage_exists(root) or os.path.lexists(root / LOCK)):
         return Recovery()
     try:
         with _turn(root, wait_s) as tree:
             return _recover_held(tree)
-    except BusyError as error:
-        return Recovery(action="busy", pid=error.pid, message=error.message)
     except OutsideError as error:
+        if not _stage_exists(root):
+            return Recovery()  # a lock file alone holds nobody up
+        if isinstance(error, BusyError):
+            return Recovery(action="busy", pid=error.pid, message=error.message)
         if error.code in ("output.read-only", "output.denied"):
             return Recovery(action="blocked", message=error.message)
         raise

@@ -67,7 +67,7 @@ def parse_manifest(raw: bytes, root: Path) -> Manifest:
             check_group(entry.group)
             if len(entry.sha256) != 64 or not set(entry.sha256) <= _HEX:
                 raise _damaged(root, f"the hash of {path} is no SHA-256")
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise _damaged(root, str(error)) from None
     except UsageError as error:
         raise _damaged(root, error.message) from None

@@ -74,7 +74,7 @@ def load_journal(tree: Tree, path: str) -> Journal:
                 check_path(step.path)
         for folder in journal.made:
             check_path(folder)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise _damaged(tree.root, str(error)) from None
     except UsageError as error:
         raise _damaged(tree.root, error.message) from None
@@ -125,8 +125,7 @@ def clear_stage(tree: Tree) -> None:
     Raises OSError only while the journal is still there; what else can't be removed is left to
     the next recovery.
     """
-    tree.unlink(JOURNAL)
-    tree.unlink(UNDO)
+    tree.unlink(UNDO if tree.stat(JOURNAL) is None else JOURNAL)  # never both
     with contextlib.suppress(OSError):
         for folder in (NEW, OLD, STAGE):
             for name in tree.names(folder):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provisioner.errors import OutsideError
-from provisioner.render.tree import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,21 +58,28 @@ def _acquire(root: Path, wait_s: float) -> int:
     while True:
         fd = _open(root)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _still_named(fd, root):
-                _sign(fd)
+            if _take(fd, root):
                 return fd
-            os.close(fd)
-            continue
-        except BlockingIOError:
             pid = _holder(fd)
+        except BaseException:
             os.close(fd)
-        except OSError as error:
-            os.close(fd)
-            raise explain(error, root, f"locking {LOCK}") from None
+            raise
+        os.close(fd)
         if time.monotonic() >= deadline:
             raise BusyError(root, pid, wait_s)
         time.sleep(_POLL_S)
+
+
+def _take(fd: int, root: Path) -> bool:
+    """Locks the file and signs it; False when it is held, or was removed by its last holder."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    if not _still_named(fd, root):
+        return False
+    _sign(fd)
+    return True
 
 
 def _open(root: Path) -> int:

@@ -179,9 +179,11 @@ class Tree:
 
     def unlink(self, path: str) -> None:
         """Removes a file or link; no error when nothing is there."""
-        fd, name = self._at(path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=fd)
+        up, _, name = path.rpartition("/")
+        parent = self.folder(up)
+        if parent is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
 
     def remove_empty_folder(self, path: str) -> bool:
         """Removes the folder when it is empty; returns whether it is gone."""
