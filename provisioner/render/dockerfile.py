@@ -1,0 +1,176 @@
+"""The image of a cell: Dockerfile, what its build may see, and the verification inside it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provisioner.render.fileset import RenderedFile
+from provisioner.render.quote import Safe, all_checked, checked, label_json
+from provisioner.render.spec import SPEC_SCHEMA
+from provisioner.render.templating import fill
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from provisioner.render.context import CellContext
+
+PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
+"""What Docker calls the machines of the matrix."""
+
+REQUIREMENTS = "requirements.txt"
+REQUIREMENTS_TORCH = "requirements-torch.txt"
+"""The pip locks: of the package index; of the torch index, for cells whose torch comes from it."""
+
+CONDA_LOCK = "conda-lock.yml"
+"""The conda lock, for cells whose Python is conda's."""
+
+PREFIX = "/opt/env"
+_PROBE = Path(__file__).resolve().parent.parent / "verify" / "probe.py"
+_IN_IMAGE = tuple(map(Safe, ("expect.json", "probe.py", "provision-verify", "spec.json")))
+
+
+def emit(context: CellContext) -> list[RenderedFile]:
+    """Returns the Dockerfile and the files beside it, except the specs."""
+    cell = context.cell
+    made_by = {"made_by": context.made_by}
+    seen = made_by | {"docker": context.docker, "locks": context.locks, "files": _IN_IMAGE}
+    eager = made_by | {"eager": not cell.compile}
+    return [
+        _file(context, "Dockerfile", fill("Dockerfile.j2", _values(context))),
+        _file(context, "Dockerfile.dockerignore", fill("dockerignore.j2", seen)),
+        _file(context, "provision-verify", fill("provision-verify.j2", eager), mode=0o755),
+        _file(context, "probe.py", _probe()),
+    ]
+
+
+def lock_files(context: CellContext) -> tuple[Safe, ...]:
+    """Returns the names of the lock files without which the cell's image can't be built."""
+    names = [REQUIREMENTS]
+    if context.from_torch_index:
+        names.append(REQUIREMENTS_TORCH)
+    if context.cell.python_from == "conda":
+        names.append(CONDA_LOCK)
+    return tuple(Safe(name) for name in names)
+
+
+def _file(context: CellContext, name: str, content: bytes, mode: int = 0o644) -> RenderedFile:
+    path = f"{context.docker}/{name}"
+    return RenderedFile(path=path, content=content, group=context.group, mode=mode)
+
+
+@lru_cache(maxsize=1)
+def _probe() -> bytes:
+    """The verification, byte for byte: its report names the hash of the code that judged."""
+    return _PROBE.read_bytes()
+
+
+def _values(context: CellContext) -> dict[str, Any]:
+    """Everything that the Dockerfile template names."""
+    cell = context.cell
+    conda = cell.python_from == "conda"
+    locks = lock_files(context)
+    return {
+        "made_by": context.made_by,
+        "name": context.name,
+        "docker": context.docker,
+        "locks": context.locks,
+        "title": _title(context),
+        "base_image": _image(context, cell.base_image),
+        "builder_image": _image(context, context.matrix.defaults.builder_image),
+        "machine": checked("name", cell.arch, "the architecture"),
+        "platform": Safe(PLATFORMS[cell.arch]),
+        "lock_files": _words(locks),
+        "conda_lock": Safe(CONDA_LOCK),
+        "pip_locks": _words(Safe(f"{context.locks}/{name}") for name in locks if "req" in name),
+        "pip_steps": _pip_steps(context),
+        "conda": conda,
+        "apt": context.system.package_manager == "apt",
+        "packages": _packages(context),
+        "python": checked("name", cell.python, "the Python series"),
+        "from_torch_index": context.from_torch_index,
+        "devel": cell.flavour == "devel",
+        "local_version": checked("name", cell.local_version, "the torch version"),
+        "spec": label_json({"schema": SPEC_SCHEMA, "cell": cell}),
+        **_addresses(context),
+        **_gpu(context),
+    }
+
+
+def _words(values: Iterable[Safe]) -> Safe:
+    return Safe(" ".join(values))
+
+
+def _title(context: CellContext) -> Safe:
+    cell = context.cell
+    owner = "conda" if cell.python_from == "conda" else "the base image"
+    parts = all_checked(
+        "name", (cell.local_version, cell.python, cell.os, cell.arch), "a field of the cell"
+    )
+    torch, python, system, arch = parts
+    return Safe(f"torch {torch}, Python {python} from {owner}, {system}, {arch}")
+
+
+def _image(context: CellContext, reference: str) -> Safe:
+    """The image at the registry mirror, when there is one."""
+    mirror = context.origins.image_registry.url
+    if mirror is None:
+        return checked("image", reference, "an image")
+    # Only the default registry lets one leave out the `library/` of official images.
+    path = reference if "/" in reference else f"library/{reference}"
+    host = mirror.partition("://")[2].rstrip("/")
+    return checked("image", f"{host}/{path}", "an image at the registry mirror")
+
+
+def _packages(context: CellContext) -> tuple[Safe, ...]:
+    """Operating-system packages: certificates, compiler, Python where it is the base image's."""
+    names = context.system.packages
+    wanted = [*names.certificates, *names.compiler]
+    if context.cell.python_from == "base":
+        wanted += [*names.python, *names.python_headers]
+    wanted += context.cell.packages.apt
+    return all_checked("package", sorted(set(wanted)), "an operating-system package")
+
+
+def _addresses(context: CellContext) -> dict[str, Safe]:
+    origins = context.origins
+    named = {
+        "package_index": origins.package_index.url,
+        "torch_index": context.cell.index_url,
+        "apt_mirror": origins.apt.url,
+        "apt_security_mirror": origins.apt_security.url,
+        "conda_url": origins.conda.url,
+    }
+    return {
+        name: Safe("") if url is None else checked("url", url, f"the address of {name}")
+        for name, url in named.items()
+    }
+
+
+def _pip_steps(context: CellContext) -> list[dict[str, Safe]]:
+    steps = [("PACKAGE_INDEX", REQUIREMENTS)]
+    if context.from_torch_index:
+        steps.insert(0, ("TORCH_INDEX", REQUIREMENTS_TORCH))
+    return [
+        {"index": Safe(f'${{{name}:+--index-url "${name}"}}'), "file": Safe(file)}
+        for name, file in steps
+    ]
+
+
+def _gpu(context: CellContext) -> dict[str, Any]:
+    cell = context.cell
+    path = None
+    if cell.ptxas is not None:
+        packages = f"{PREFIX}/lib/python{cell.python}/site-packages"
+        path = checked("path", f"{packages}/{cell.ptxas.path}", "the path of ptxas")
+    floor = cell.driver.compile_floor if cell.compile else None
+    floor = floor or cell.driver.run_floor
+    if cell.forward_compat is not None:
+        floor = context.resolution.request.driver
+    return {
+        "cuda": cell.device == "cuda" and floor is not None,
+        "driver_floor": checked("name", floor or "none", "the driver floor"),
+        "driver_branch": checked("name", (floor or "none").partition(".")[0], "the driver floor"),
+        "ptxas_path": path,
+    }

@@ -1,0 +1,102 @@
+"""The cell as data: spec.json for people and programs, expect.json for the verification.
+
+spec.json also carries what `provision render --check` needs to make the cell again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from provisioner import __version__
+from provisioner.errors import FindingError
+from provisioner.matrix.cell import Cell, Decision, Request  # noqa: TC001 - types of the struct
+from provisioner.render.context import MIRRORS
+from provisioner.render.fileset import RenderedFile
+
+if TYPE_CHECKING:
+    from provisioner.render.context import CellContext
+
+SPEC_SCHEMA: Final = "provision.spec/1"
+PROMISES = (
+    "name",
+    "torch",
+    "local_version",
+    "cuda",
+    "python",
+    "compile",
+    "device",
+    "torchvision",
+    "torchaudio",
+)
+"""The fields of a cell that the verification holds against the installed environment."""
+
+
+class MatrixStamp(msgspec.Struct, frozen=True, kw_only=True):
+    """Which matrix a cell was resolved from."""
+
+    as_of: str
+    sha256: str
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of docker/<cell>/spec.json. `mirrors` holds the origins that have an address."""
+
+    schema: Literal["provision.spec/1"]
+    made_by: str
+    provision: str
+    matrix: MatrixStamp
+    mirrors: dict[str, str]
+    request: Request
+    cell: Cell
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def emit(context: CellContext) -> list[RenderedFile]:
+    """Returns spec.json and expect.json of the cell."""
+    return [
+        _json(context, "spec.json", spec_of(context)),
+        _json(context, "expect.json", {"made_by": str(context.command)} | promise(context.cell)),
+    ]
+
+
+def spec_of(context: CellContext) -> Spec:
+    """Returns the whole record of how the cell came to be."""
+    resolution = context.resolution
+    urls = {name: getattr(context.origins, name).url for name in MIRRORS}
+    return Spec(
+        schema=SPEC_SCHEMA,
+        made_by=str(context.command),
+        provision=__version__,
+        matrix=MatrixStamp(as_of=context.matrix.meta.as_of, sha256=context.facts.sha256),
+        mirrors={name: url for name, url in urls.items() if url is not None},
+        request=resolution.request,
+        cell=context.cell,
+        decisions=resolution.decisions,
+        warnings=resolution.warnings,
+    )
+
+
+def promise(cell: Cell) -> dict[str, Any]:
+    """Returns what the verification compares: release, variant, Python, whether it compiles."""
+    return {field: getattr(cell, field) for field in PROMISES}
+
+
+def read_spec(raw: bytes, path: str) -> Spec:
+    """Returns the spec in the bytes of a spec.json; raises FindingError when it is none."""
+    try:
+        return msgspec.json.decode(raw, type=Spec)
+    except msgspec.MsgspecError as error:
+        raise FindingError(
+            "render.spec-damaged",
+            f"{path} is no spec of a cell: {error}.",
+            facts={"path": path},
+            next_step="Restore it from version control, or render the cell again with --force.",
+        ) from None
+
+
+def _json(context: CellContext, name: str, value: Any) -> RenderedFile:
+    text = msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=2)
+    return RenderedFile(path=f"{context.docker}/{name}", content=text + b"\n", group=context.group)
