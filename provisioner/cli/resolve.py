@@ -69,10 +69,10 @@ def answer_json(answer: Resolution | Refusal, settings: Settings, matrix: Matrix
 
 def note_age(matrix: Matrix, out: Output) -> None:
     """One line on standard error when the matrix is older than it should be."""
-    import datetime
+    import datetime as dt
 
-    today = datetime.datetime.now(datetime.timezone.utc).date()
-    age = (today - datetime.date.fromisoformat(matrix.meta.as_of)).days
+    today = dt.datetime.now(dt.timezone.utc).date()
+    age = (today - dt.date.fromisoformat(matrix.meta.as_of)).days
     if age > matrix.meta.warn_after_days:
         out.note(
             f"The matrix is {age} days old (as of {matrix.meta.as_of}); newer releases are unknown "
@@ -152,5 +152,5 @@ def refusal_lines(refusal: Refusal) -> list[str]:
         lines.append("Next: one of these works")
         for near in refusal.nearest:
             lines.append(f"  {near.name} ({near.differs})")
-            lines += wrap("provision resolve " + shlex.join(near.options), "      ", "    ")
+            lines.append("    provision resolve " + shlex.join(near.options))
     return lines

@@ -277,8 +277,11 @@ def driver_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Pr
         return
     if want.driver is None or c.release.triton is None:
         return
+    level = driver_state(index, want, c.variant.toolkit).level
+    if level == "none":
+        return  # it does not even run; `driver_runs` has said so
     effective = want.driver
-    if driver_state(index, want, c.variant.toolkit).level == "compat":
+    if level == "compat":
         effective = f"{index.toolkits[c.variant.toolkit].native_branch}.999"
     worst: tuple[str, str] | None = None
     caps: list[str | None] = [g.capability.capability for g in want.gpus]
