@@ -173,12 +173,12 @@ def _apply_held(tree: Tree, planned: Plan) -> None:
         raise _changed(tree.root, [MANIFEST])
     journal, files = _lay_out(tree, planned)
     size = sum(len(content) for _, content, _ in files)
+    free = tree.free_bytes()
     try:
         _stage(tree, journal, files)
         forward(tree, journal, strict=True)
         clear_stage(tree)
     except BaseException as error:
-        free = tree.free_bytes()
         _undo(tree)
         if isinstance(error, ChangedError):
             raise _changed(tree.root, error.paths) from None

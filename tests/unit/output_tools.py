@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provisioner.errors import ProvisionError
 from provisioner.render.fileset import FileSet
 from provisioner.render.moves import STAGE
 from provisioner.render.rootlock import LOCK
@@ -46,6 +47,15 @@ def snapshot(root: Path) -> dict[str, tuple[bytes, int] | None]:
                 stat.S_IMODE(path.lstat().st_mode),
             )
     return found
+
+
+def failure(work: Callable[[], object]) -> ProvisionError | None:
+    """The error of ours that `work` raised, None when it went well."""
+    try:
+        work()
+    except ProvisionError as error:
+        return error
+    return None
 
 
 def names(folder: Path) -> list[str]:
@@ -87,6 +97,26 @@ SYSCALLS = frozenset(
 )
 
 
+def calls_of(work: Callable[[], object], names: frozenset[str] = SYSCALLS) -> list[str]:
+    """The names of the system calls of `work`, in order."""
+    seen: list[str] = []
+
+    def note(frame: object, event: str, call: Any) -> None:
+        if event == "c_call" and call.__name__ in names and _is_system_call(call):
+            seen.append(call.__name__)
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def _is_system_call(call: Any) -> bool:
+    return getattr(call, "__module__", None) in ("posix", "fcntl")
+
+
 class AtCall:
     """Runs `then` just before the nth system call of these names, by default all that matter.
 
@@ -111,7 +141,7 @@ class AtCall:
     def seen(self, frame: object, event: str, call: Any) -> None:
         if event != "c_call" or call.__name__ not in self.names:
             return
-        if getattr(call, "__module__", None) not in ("posix", "fcntl"):
+        if not _is_system_call(call):
             return
         self.left -= 1
         if self.left == 0:
