@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from provisioner.errors import ProvisionError
+    from provisioner.matrix.cell import Refusal
+    from provisioner.matrix.model import Matrix
 
 ERROR_SCHEMA = "provision.error/1"
+REFUSAL_SCHEMA = "provision.resolve/1"
 WIDTH = 80
 
 
@@ -41,6 +45,37 @@ class Output:
         """Tell people something only with -v."""
         if self.verbose:
             self.note(text)
+
+
+def note_age(out: Output, matrix: Matrix) -> None:
+    """Say on standard error how old the matrix is, where that matters and people look."""
+    from provisioner.matrix.age import age_warning, today
+
+    if not out.json and (line := age_warning(matrix.meta, today())) is not None:
+        out.note(line)
+
+
+def print_refusal(out: Output, refusal: Refusal, command: str) -> int:
+    """Print why there is nothing for a request, with the nearest; returns the exit status.
+
+    `command` is what the options of the nearest ones are appended to.
+    """
+    if out.json:
+        out.result({"schema": REFUSAL_SCHEMA, "refusal": refusal})
+        return int(Exit.REFUSED)
+    click.echo(f"provision: {refusal.message} [{refusal.code}]", err=True)
+    for label, facts in (("have", refusal.have), ("need", refusal.need)):
+        for name, value in facts.items():
+            click.echo(f"  {label} {name}: {_plain(value)}", err=True)
+    if refusal.source:
+        mark = "" if refusal.verified else " (not confirmed at first hand)"
+        click.echo(f"  read from: {', '.join(refusal.source)}{mark}", err=True)
+    if refusal.nearest:
+        click.echo("Nearest:", err=True)
+    for near in refusal.nearest:
+        options = " ".join(shlex.quote(option) for option in near.options)
+        click.echo(f"  {command} {options}   # {near.differs}", err=True)
+    return int(Exit.REFUSED)
 
 
 def to_json(value: Any) -> str:

@@ -54,6 +54,14 @@ def default_matrix_path() -> Path:
     )
 
 
+def evidence_directory() -> Path | None:
+    """The shipped evidence/: package data of a wheel, else the top of the repository."""
+    for path in (_PACKAGE / "data" / "evidence", _PACKAGE.parent / "evidence"):
+        if path.is_dir():
+            return path
+    return None
+
+
 def load_matrix(
     path: Path | None = None, overlays: Sequence[Path] = (), *, cache: bool = True
 ) -> LoadedMatrix:
