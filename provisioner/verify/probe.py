@@ -41,13 +41,21 @@ def _leave_own_folder() -> None:
 if __name__ == "__main__":
     _leave_own_folder()
 
-import json  # noqa: E402 (after the folder is gone from sys.path)
-import re  # noqa: E402
-import time  # noqa: E402
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple  # noqa: E402
+import time  # noqa: E402 (after the folder is gone from sys.path)
+
+# All but the names above is imported where it is used, typing not at all: whoever imports this
+# file for one function does not pay for the rest.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+    Json = Dict[str, Any]
+    Tell = Callable[[str, Any], None]
+    Step = Tuple[Any, Json, bool]
+    Judge = Callable[[Json], "Finding"]
+    Judged = List[Tuple["Check", "Finding"]]
 
 SCHEMA = "provision.report/1"
-Json = Dict[str, Any]
 
 # --------------------------------------------------------------------------------------------
 # 1. Words: exit codes, findings, options
@@ -71,37 +79,53 @@ WATCHED_NAMES = (
 ).split()
 
 
-class Finding(NamedTuple):
-    """What one check found: pass, warn, fail or skip, what was seen, what to do."""
+class Finding:
+    """What one check found: status (pass, warn, fail or skip), what was seen, what to do."""
 
-    status: str
-    detail: str
-    remedy: str = ""
+    def __init__(self, status: str, detail: str, remedy: str = "") -> None:
+        self.status = status
+        self.detail = detail
+        self.remedy = remedy
 
 
-class Check(NamedTuple):
+class Check:
     """One row of the table of checks.
 
-    `stage` says when it can be judged: `facts` before any child runs, `look` from what a child
-    saw before it compiled, `run` from compiled code. `exit_code` is that of a failure. A failed
-    `gate` leaves the checks below it in the same stage without anything to judge.
+    `stage` says when it can be judged: `facts` before anything is tried, `tools` after the
+    compilers were, `look` from what a child saw before it compiled, `run` from compiled code.
+    `exit_code` is that of a failure. A failed `gate` leaves the checks below it in the same
+    stage without anything to judge.
     """
 
-    id: str
-    stage: str
-    exit_code: int
-    judge: Callable[[Json], Finding]
-    gate: bool = False
+    def __init__(
+        self, name: str, stage: str, exit_code: int, judge: Judge, gate: bool = False
+    ) -> None:
+        self.id = name
+        self.stage = stage
+        self.exit_code = exit_code
+        self.judge = judge
+        self.gate = gate
 
 
-class Options(NamedTuple):
-    """What to verify and how; `expect` is the cell's promise, see the reader of it below."""
+class Options:
+    """What to verify and how; `expect` is the cell's promise, see `read_expect`.
 
-    device: str = "auto"
-    expect: Optional[Json] = None
-    timeout: float = DEFAULT_TIMEOUT
-    keep: bool = False
-    strict_cache: bool = False
+    `timeout` is in seconds, for each of the two children.
+    """
+
+    def __init__(
+        self,
+        device: str = "auto",
+        expect: Optional[Json] = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        keep: bool = False,
+        strict_cache: bool = False,
+    ) -> None:
+        self.device = device
+        self.expect = expect
+        self.timeout = timeout
+        self.keep = keep
+        self.strict_cache = strict_cache
 
 
 class UsageError(Exception):
@@ -130,8 +154,9 @@ def skip(reason: str) -> Finding:
 
 def release(version: Optional[str]) -> Tuple[int, int]:
     """Return (major, minor) of a version text; (0, 0) where there is none."""
-    match = re.match(r"(\d+)\.(\d+)", version or "")
-    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    major, _, rest = (version or "").partition(".")
+    minor = rest.partition(".")[0].partition("+")[0]
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
 def public(version: str) -> str:
@@ -160,6 +185,8 @@ def read_expect(text: Optional[str]) -> Optional[Json]:
     eager-only cell), device ("cuda" or "cpu"), torchvision, torchaudio. What is absent is not
     checked; other keys are kept for the report.
     """
+    import json
+
     if text is None:
         return None
     source = "--expect"
@@ -226,6 +253,7 @@ def first_line(text: str) -> str:
 def find_torch() -> Optional[Json]:
     """Return file, version and CUDA of the torch that `import torch` would find, unimported."""
     import importlib.util
+    import re
 
     try:
         spec = importlib.util.find_spec("torch")
@@ -335,6 +363,8 @@ def look_at_user() -> Json:
 
 def default_cache(user: Json, version: str) -> Optional[str]:
     """Return the folder that this user's compiled code would go to, None where torch fails."""
+    import re
+
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         return os.environ["TORCHINDUCTOR_CACHE_DIR"]
     name = user["name"]
@@ -585,7 +615,7 @@ def read_text(path: str) -> str:
 
 
 # Vector-unit probes of Inductor define __avx_chk_kernel, __avx512_vnni_chk_kernel_1, ...
-ISA_PROBE = re.compile(r"_chk_kernel\w*\s*\(")
+ISA_PROBE = r"_chk_kernel\w*\s*\("
 
 
 def classify_library(path: str, constant: str) -> Tuple[str, bool]:
@@ -594,10 +624,12 @@ def classify_library(path: str, constant: str) -> Tuple[str, bool]:
     Inductor keeps the source beside each library it builds; a library without one (Triton's
     helper and launchers) is no CPU kernel, and a vector-unit probe is none either.
     """
+    import re
+
     text = read_text(path[: -len(".so")] + ".cpp")
     if not text:
         return "other_so", False
-    if ISA_PROBE.search(text):
+    if re.search(ISA_PROBE, text):
         return "isa_probe_so", False
     return "kernel_so", constant in text
 
@@ -812,7 +844,11 @@ def judge_compiler(facts: Json, kind: str, remedy: str) -> Finding:
     if facts["problem"] == "missing":
         variable = "CXX" if kind == "C++" else "CC"
         tried = " or ".join(facts["tried"])
-        return fail("No %s compiler: %s is not on PATH (%s)." % (kind, tried, variable), remedy)
+        source = "%s is unset" % variable
+        if os.environ.get(variable) in facts["tried"]:
+            source = "%s names it" % variable
+        detail = "No %s compiler: %s is not on PATH (%s)." % (kind, tried, source)
+        return fail(detail, remedy)
     if facts["problem"] == "fails":
         return fail(
             "%s answers --version but cannot build a library: %s"
@@ -846,13 +882,13 @@ def judge_cxx(seen: Json) -> Finding:
     if seen["device"] == "cuda":
         return warn(finding.detail + " Kernels on CPU tensors cannot be built.", finding.remedy)
     hidden = hides_errors(seen)
-    return finding._replace(detail=finding.detail + hidden)
+    return fail(finding.detail + hidden, finding.remedy)
 
 
 def hides_errors(seen: Json) -> str:
     """Return a sentence about the variable that would hide a failed compile from the user."""
     value = seen["env"].get("TORCHDYNAMO_SUPPRESS_ERRORS")
-    if value is None or value == "0":
+    if not value:  # any text counts in every release, 0 included
         return ""
     return " TORCHDYNAMO_SUPPRESS_ERRORS=%s hides this: code runs eagerly, without a word." % value
 
@@ -904,6 +940,11 @@ def judge_import(seen: Json) -> Finding:
         return fail("import torch failed: %s" % said, remedy)
     if "torch" not in look:
         return NOT_SEEN
+    if "broken" in look:
+        return fail(
+            "torch %s imports, but is not whole: %s" % (look["torch"], look["broken"]),
+            "Rebuild the environment from nothing: files of two releases may be mixed.",
+        )
     if seen["found"] and not same_file(look["file"], seen["found"]["file"]):
         return fail(
             "%s was imported, not %s." % (look["file"], seen["found"]["file"]), REBUILD_REMEDY
@@ -940,11 +981,29 @@ def judge_ceiling(seen: Json) -> Finding:
         return NOT_SEEN
     if look["refusal"] is None:
         return ok("torch %s compiles on Python %s" % (look["torch"], seen["python"]))
+    newest = newest_python(look["torch"])
+    limit = "Python %d.%d" % newest if newest else "an older Python"
     return fail(
-        "torch %s refuses to compile on Python %s: %s"
+        "torch %s does not compile on Python %s: %s"
         % (look["torch"], seen["python"], look["refusal"]),
-        "Take an older Python or a newer torch; torch 2.0 compiles up to Python 3.10.",
+        "Take %s, or a newer torch; eager code is not affected." % limit,
     )
+
+
+# The newest Python on which each release compiles (matrix.yaml says the same, and why).
+COMPILES_UP_TO = {
+    (3, 10): ((2, 0),),
+    (3, 11): ((2, 1), (2, 2), (2, 3)),
+    (3, 12): ((2, 4), (2, 5)),
+    (3, 13): ((2, 6), (2, 7), (2, 8), (2, 9)),
+    (3, 14): ((2, 10), (2, 11), (2, 12), (2, 13), (2, 14)),
+    (3, 15): ((2, 15),),
+}
+
+
+def newest_python(version: str) -> Optional[Tuple[int, int]]:
+    """Return the newest Python on which a release compiles, None where it is not known."""
+    return next((py for py, torches in COMPILES_UP_TO.items() if release(version) in torches), None)
 
 
 def judge_numpy(seen: Json) -> Finding:
@@ -1265,6 +1324,8 @@ def judge_compile(seen: Json) -> Finding:
 
 def explain(said: str) -> Tuple[str, str]:
     """Return (sentence, remedy) for the message of a failed compile."""
+    import re
+
     for pattern, sentence, remedy in COMPILE_RULES:
         if re.search(pattern, said):
             return sentence, remedy
@@ -1474,8 +1535,8 @@ CHECKS: Tuple[Check, ...] = (
     Check("capture", "look", NOT_PROVEN, judge_capture, gate=True),
     Check("suppress-errors", "look", NOT_PROVEN, judge_suppress),
     Check("tracer", "look", NOT_PROVEN, judge_tracer),
+    Check("device", "look", NO_DEVICE, judge_device, gate=True),
     Check("triton", "look", COMPILE_FAILED, judge_triton),
-    Check("device", "look", NO_DEVICE, judge_device),
     Check("cold", "run", CHILD_DIED, judge_cold, gate=True),
     Check("compile", "run", COMPILE_FAILED, judge_compile, gate=True),
     Check("warm", "run", CHILD_DIED, judge_warm, gate=True),
@@ -1489,8 +1550,6 @@ CHECKS: Tuple[Check, ...] = (
     Check("launched", "run", NOT_PROVEN, judge_launched),
     Check("numerics", "run", NUMBERS_DIFFER, judge_numerics),
 )
-
-Judged = List[Tuple[Check, Finding]]
 
 
 def judge_stage(seen: Json, stage: str) -> Judged:
@@ -1516,12 +1575,11 @@ def first_failure(results: Judged) -> Optional[Tuple[Check, Finding]]:
 # 7. The child: sees torch, compiles, tells. It never judges itself
 # --------------------------------------------------------------------------------------------
 
-Tell = Callable[[str, Any], None]
-
 
 def child_main(phase: str) -> int:
     """Do one child's work; what it saw goes out as marked lines on the original stdout."""
     import faulthandler
+    import json
 
     job: Json = json.loads(sys.stdin.read())
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -1540,7 +1598,7 @@ def child_main(phase: str) -> int:
     if torch is not None and decided is None:
         if seen["eager"]:
             tell("stage", "eager")
-            tell("eager", prove_eager(torch))
+            tell("eager", prove_eager(torch, job["device"]))
         else:
             compile_all(torch, job, tell)
     tell("memory_kb", peak_memory())
@@ -1569,7 +1627,10 @@ def look_at_torch(seen: Json, phase: str, tell: Tell) -> Any:
             continue
         tell("stage", name)
         start = time.monotonic()
-        torch, more, go_on = step(torch, seen)
+        try:
+            torch, more, go_on = step(torch, seen)
+        except Exception as error:  # a damaged install fails in many ways; the text tells
+            more, go_on = explain_broken(name, error, look), False
         look.update(more)
         look["seconds"] = dict(look.get("seconds", {}), **{name: time.monotonic() - start})
         tell("look", look)
@@ -1578,7 +1639,13 @@ def look_at_torch(seen: Json, phase: str, tell: Tell) -> Any:
     return torch
 
 
-Step = Tuple[Any, Json, bool]
+def explain_broken(step: str, error: Exception, look: Json) -> Json:
+    """Return what a failed step means: an unsupported Python, or a torch that is not whole."""
+    said = "%s: %s" % (type(error).__name__, shorten(first_line(str(error)), 300))
+    newest = newest_python(look.get("torch", ""))
+    if newest is not None and sys.version_info[:2] > newest:
+        return {"refusal": said}
+    return {"broken": "%s (at %s)" % (said, step)}
 
 
 def step_import(_torch: Any, _seen: Json) -> Step:
@@ -1750,6 +1817,8 @@ def find_triton() -> Json:
 
 def driver_version() -> Optional[str]:
     """Return the version of the loaded NVIDIA kernel driver, None where there is none."""
+    import re
+
     text = read_text("/proc/driver/nvidia/version")
     match = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
     return match.group(1) if match else None
@@ -1778,10 +1847,10 @@ def relative_error(have: Any, reference: Any) -> Optional[float]:
     return number(difference / reference.detach().abs().max().clamp_min(1e-300))
 
 
-def prove_eager(torch: Any) -> Json:
+def prove_eager(torch: Any, device: str) -> Json:
     """Return how far eager code (and TorchScript, where there is no compile) is off float64."""
     torch.manual_seed(1234)
-    x = torch.randn(64, 64)
+    x = torch.randn(64, 64).to(device)
 
     def function(x: Any) -> Any:
         return torch.sin(x) * torch.cos(x) + 0.5
@@ -2081,6 +2150,8 @@ def run_child(phase: str, job: Json, env: Dict[str, str]) -> Json:
 
 def send_job(process: Any, job: Json) -> None:
     """Write a child's job to its stdin; a child that is gone already tells by its status."""
+    import json
+
     try:
         process.stdin.write(json.dumps(job).encode("utf-8"))
         process.stdin.close()
@@ -2100,6 +2171,8 @@ def end_group(group: int) -> None:
 
 def read_marks(output: bytes, nonce: str) -> Json:
     """Return the record that a child told by its marked lines."""
+    import json
+
     record: Json = {"stage": "start", "runs": {}, "mapped_so": [], "done": False, "look": {}}
     start = ("%s %s " % (MARK, nonce)).encode("ascii")
     for line in output.splitlines():
@@ -2232,7 +2305,7 @@ def decide(seen: Json, results: Judged) -> Tuple[str, int]:
         return ("unjudged" if code == NO_DEVICE or undeclared else "failed"), code
     if seen["eager"]:
         return "eager-as-declared", NO_COMPILE
-    if seen["promised"] == "cuda" and seen["device"] == "cpu":
+    if is_deferred(seen):
         return "cpu-verified-cuda-deferred", VERIFIED
     return "verified", VERIFIED
 
@@ -2307,10 +2380,15 @@ def build_details(seen: Json, checks: List[Json], verdict: str, code: int) -> Js
         "children": list(seen["children"].values()),
         "timing": timing(seen),
         "machine": host_machine(),
-        "skipped": skipped + (deferred if verdict == "cpu-verified-cuda-deferred" else []),
+        "skipped": skipped + (deferred if is_deferred(seen) else []),
         "kept": seen["kept"],
         "probe_sha256": own_hash(),
     }
+
+
+def is_deferred(seen: Json) -> bool:
+    """Return whether the cell promises CUDA and only the CPU was judged."""
+    return bool(seen["promised"] == "cuda" and seen["device"] == "cpu")
 
 
 PACKAGES = ("numpy", "torchvision", "torchaudio", "triton")
@@ -2356,15 +2434,19 @@ def wrap(text: str, label: str) -> List[str]:
 
 
 def summarise(report: Json) -> str:
-    """Return the short text for people: what decided first, then warnings, then a table."""
+    """Return the short text for people: what decided and its remedy first, or the warnings."""
     checks, details = report["checks"], report["details"]
     lines: List[str] = []
-    for check in checks:
-        if check["status"] == "fail":
-            lines += wrap(check["detail"], "FAILED %s: " % check["id"])
-            lines += wrap(check["remedy"], "  remedy: ")
-    for check in checks:
-        if check["status"] == "warn":
+    failed = [check for check in checks if check["status"] == "fail"]
+    warned = [check for check in checks if check["status"] == "warn"]
+    if failed:
+        lines += wrap(failed[0]["detail"], "FAILED %s: " % failed[0]["id"])
+        lines += wrap(failed[0]["remedy"], "  remedy: ")
+        others = ["%s (%s)" % (c["id"], c["status"]) for c in failed[1:] + warned]
+        if others:
+            lines += wrap(", ".join(others) + "; the report has them", "  also: ")
+    else:
+        for check in warned:
             lines += wrap(check["detail"], "warning %s: " % check["id"])
             lines += wrap(check["remedy"], "  remedy: ")
     statuses = [check["status"] for check in checks]
@@ -2393,6 +2475,8 @@ def check_folder(path: Optional[str]) -> None:
 
 def write_report(report: Json, path: str) -> None:
     """Write the report whole or not at all."""
+    import json
+
     temporary = "%s.%d.part" % (path, os.getpid())
     try:
         with open(temporary, "w", encoding="utf-8") as handle:
@@ -2432,6 +2516,7 @@ def parse(arguments: List[str]) -> Any:
 
 def main(arguments: List[str]) -> int:
     """Run the command line; return the exit code."""
+    import json
     import signal
 
     if arguments[:1] == ["_child"]:
