@@ -12,9 +12,7 @@ from provisioner.render.fileset import RenderedFile
 from provisioner.render.quote import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from provisioner.matrix.cell import Cell
+    from collections.abc import Mapping
 
 BAKE = "docker-bake.json"
 GROUP = "bake"
@@ -31,24 +29,25 @@ def target_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", checked("name", name, "the name of the cell"))
 
 
-def render_bake(cells: Iterable[Cell]) -> RenderedFile:
+def render_bake(machines: Mapping[str, str]) -> RenderedFile:
     """Returns docker-bake.json with one target per cell, sorted, all of them in the default group.
 
-    Contexts are relative to the file, so that it can be moved with its tree.
+    `machines` gives each cell's name and architecture. Contexts are relative to the file, so that it can
+    be moved with its tree.
     """
-    named = sorted(cells, key=lambda cell: cell.name)
+    cells = sorted(machines.items())
     content: dict[str, Any] = {
         # The JSON syntax of bake takes a member of this name for a comment.
         "//": f"Made by: {MADE_BY}. Build with: docker buildx bake",
-        "group": {"default": {"targets": [target_name(cell.name) for cell in named]}},
+        "group": {"default": {"targets": [target_name(name) for name, _ in cells]}},
         "target": {
-            target_name(cell.name): {
+            target_name(name): {
                 "context": ".",
-                "dockerfile": f"docker/{cell.name}/Dockerfile",
-                "platforms": [PLATFORMS[cell.arch]],
-                "tags": [image_tag(cell.name)],
+                "dockerfile": f"docker/{name}/Dockerfile",
+                "platforms": [PLATFORMS[machine]],
+                "tags": [image_tag(name)],
             }
-            for cell in named
+            for name, machine in cells
         },
     }
     text = msgspec.json.format(msgspec.json.encode(content), indent=2)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from provisioner.render.quote import Safe, checked, comment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from provisioner.matrix.cell import Cell, Resolution
     from provisioner.matrix.model import Matrix, OperatingSystem, Origins
 
-MIRRORS = ("package_index", "torch_index", "conda", "image_registry", "apt", "apt_security")
-"""The origins that rendered files name; the others are used by hosts alone."""
 
+@dataclass(frozen=True)
+class Facts:
+    """A matrix and the hash of what it was read from.
 
-class Facts(Protocol):
-    """A loaded matrix, with mirrors as its origins where the user has some, and its hash."""
+    `mirrors` are the addresses that the user gave; `matrix.origins` has them already.
+    """
 
-    @property
-    def matrix(self) -> Matrix: ...
-
-    @property
-    def sha256(self) -> str: ...
+    matrix: Matrix
+    sha256: str
+    mirrors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

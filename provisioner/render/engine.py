@@ -26,9 +26,12 @@ EMITTERS: dict[str, Callable[[CellContext], list[RenderedFile]]] = {
 def render_cell(resolution: Resolution, facts: Facts) -> list[RenderedFile]:
     """Returns all files of one cell, sorted by path; the same input gives the same bytes.
 
-    The mirrors are those of `facts.matrix.origins`. Raises UsageError for a value that may not
-    stand in a rendered file.
+    Raises UsageError for a value that may not stand in a rendered file.
     """
-    context = CellContext(resolution, facts)
+    return render_context(CellContext(resolution, facts))
+
+
+def render_context(context: CellContext) -> list[RenderedFile]:
+    """Returns all files of a cell whose context is at hand."""
     files = [file for emit in EMITTERS.values() for file in emit(context)]
     return sorted(files, key=lambda file: file.path)

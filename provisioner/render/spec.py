@@ -11,11 +11,11 @@ import msgspec
 
 from provisioner import __version__
 from provisioner.errors import FindingError
-from provisioner.matrix.cell import Cell, Decision, Request  # noqa: TC001 - types of the struct
-from provisioner.render.context import MIRRORS
+from provisioner.matrix.cell import Request  # noqa: TC001 - decoded at run time
 from provisioner.render.fileset import RenderedFile
 
 if TYPE_CHECKING:
+    from provisioner.matrix.cell import Cell, Decision
     from provisioner.render.context import CellContext
 
 SPEC_SCHEMA: Final = "provision.spec/1"
@@ -40,8 +40,21 @@ class MatrixStamp(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read back of a spec.json: enough to make the cell again and to compare it.
+
+    The cell stays plain values, since another version of provision may have written it.
+    """
+
+    schema: Literal["provision.spec/1"]
+    made_by: str
+    mirrors: dict[str, str]
+    request: Request
+    cell: dict[str, Any]
+
+
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of docker/<cell>/spec.json. `mirrors` holds the origins that have an address."""
+    """The content of docker/<cell>/spec.json. `mirrors` are the user's own addresses."""
 
     schema: Literal["provision.spec/1"]
     made_by: str
@@ -65,13 +78,12 @@ def emit(context: CellContext) -> list[RenderedFile]:
 def spec_of(context: CellContext) -> Spec:
     """Returns the whole record of how the cell came to be."""
     resolution = context.resolution
-    urls = {name: getattr(context.origins, name).url for name in MIRRORS}
     return Spec(
         schema=SPEC_SCHEMA,
         made_by=str(context.command),
         provision=__version__,
         matrix=MatrixStamp(as_of=context.matrix.meta.as_of, sha256=context.facts.sha256),
-        mirrors={name: url for name, url in urls.items() if url is not None},
+        mirrors=dict(context.facts.mirrors),
         request=resolution.request,
         cell=context.cell,
         decisions=resolution.decisions,
@@ -84,10 +96,10 @@ def promise(cell: Cell) -> dict[str, Any]:
     return {field: getattr(cell, field) for field in PROMISES}
 
 
-def read_spec(raw: bytes, path: str) -> Spec:
-    """Returns the spec in the bytes of a spec.json; raises FindingError when it is none."""
+def read_spec(raw: bytes, path: str) -> Recorded:
+    """Returns what a spec.json records; raises FindingError when it is none."""
     try:
-        return msgspec.json.decode(raw, type=Spec)
+        return msgspec.json.decode(raw, type=Recorded)
     except msgspec.MsgspecError as error:
         raise FindingError(
             "render.spec-damaged",

@@ -1,0 +1,253 @@
+"""`provision render`: write the files of a cell, of every cell, or check those that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from provisioner.cli.options import CELL, cell_options, common_options
+from provisioner.cli.output import note_age, print_refusal
+from provisioner.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provisioner.cli.output import Output
+    from provisioner.cli.settings import Settings
+    from provisioner.render.context import CellContext
+    from provisioner.render.job import Job
+    from provisioner.render.journal import Outcome
+    from provisioner.render.plan import Difference
+    from provisioner.render.spec import Recorded
+
+RENDER_SCHEMA = "provision.render/1"
+_ASKED = frozenset({*(option.name for option in CELL), "file"})
+_SHOWN = 20
+
+
+class _How(NamedTuple):
+    """The switches of the command, and the output root."""
+
+    every: bool
+    check: bool
+    diff: bool
+    force: bool
+    root: Path
+
+
+@click.command("render")
+@click.option("--all", "every", is_flag=True, help="Every release with every published variant.")
+@click.option("--check", is_flag=True, help="Write nothing, say what differs; alone: all cells.")
+@click.option("--diff", is_flag=True, help="Write nothing, show what would change.")
+@click.option("--force", is_flag=True, help="Replace files that were edited or are not ours.")
+@click.option(
+    "--out",
+    "root",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="The folder of docker/ and lockfiles/ (default: this one).",
+)
+@cell_options
+@common_options
+def command(settings: Settings, out: Output, **switches: Any) -> int:
+    """Write the files of a cell: what its locks are made from, its Dockerfile, its spec.
+
+    Files that were edited by hand, or that provision did not write, are kept unless --force is
+    given. `--check` with no option that selects a cell looks at every cell below the folder.
+
+    \b
+    provision render --cuda 11.8
+    provision render --check
+    """
+    how = _How(**switches)
+    recorded_only = how.check and not how.every and not _ASKED & settings.chosen.keys()
+    if how.every and _ASKED & settings.chosen.keys():
+        raise UsageError(
+            "render.all-and-options",
+            "--all renders every cell at its defaults; options that select one do not go with it.",
+            facts={"options": sorted(_ASKED & settings.chosen.keys())},
+        )
+    from provisioner.render.job import every_cell_job, recorded_job, recorded_specs
+
+    recover_first(how.root, out, reads_only=how.check or how.diff)
+    recorded = recorded_specs(how.root)
+    if recorded_only:
+        return _check(recorded_job(recorded, _facts_by_mirrors(settings)), how, out)
+    if how.every:
+        job = every_cell_job(facts_of(settings), recorded)
+        return _check(job, how, out) if how.check or how.diff else _write(job, how, recorded, out)
+    return _one(settings, how, recorded, out)
+
+
+def _one(settings: Settings, how: _How, recorded: Mapping[str, Recorded], out: Output) -> int:
+    from provisioner.matrix.cell import Refusal
+    from provisioner.matrix.resolve import resolve
+    from provisioner.render.job import cell_job
+
+    facts = facts_of(settings)
+    answer = resolve(facts.matrix, settings.request)
+    if isinstance(answer, Refusal):
+        return print_refusal(out, answer, "provision render")
+    job = cell_job(answer, facts, recorded)
+    if how.check or how.diff:
+        return _check(job, how, out)
+    status = _write(job, how, recorded, out)
+    note_age(out, facts.matrix)
+    return status
+
+
+def facts_of(settings: Settings) -> Any:
+    """The matrix of the settings as the renderers take it."""
+    from provisioner.render.context import Facts
+
+    opened = settings.open()
+    return Facts(matrix=opened.matrix, sha256=opened.sha256, mirrors=settings.mirrors)
+
+
+def _facts_by_mirrors(settings: Settings) -> Any:
+    """A function from a cell's own mirrors to the matrix with them."""
+    from provisioner.cli.settings import with_mirrors
+    from provisioner.matrix.load import load_matrix
+    from provisioner.render.context import Facts
+
+    loaded = load_matrix(settings.matrix, settings.overlays)
+    return lambda mirrors: Facts(
+        matrix=with_mirrors(loaded.matrix, mirrors), sha256=loaded.sha256, mirrors=mirrors
+    )
+
+
+def recover_first(root: Path, out: Output, *, reads_only: bool) -> None:
+    """Deal with what an interrupted write left below `root`, and say so."""
+    from provisioner.render.journal import WAIT_S, recover
+
+    recovery = recover(root, wait_s=0.0 if reads_only else WAIT_S)
+    if recovery.action in ("completed", "undone", "cleared"):
+        out.note(f"An interrupted write below {root} was {recovery.action}.")
+    elif recovery.message:
+        out.note(recovery.message)
+
+
+def _write(job: Job, how: _How, recorded: Mapping[str, Recorded], out: Output) -> int:
+    from provisioner.render.job import refuse_other_request
+    from provisioner.render.journal import write
+
+    if not how.force:
+        refuse_other_request(job, recorded)
+    outcome = write(how.root, job.files, job.groups, force=how.force)
+    if out.json:
+        out.result(_written_json(job, how, outcome))
+        return int(Exit.DONE)
+    if not how.every:
+        for line in _cell_lines(job.cells[0]):
+            out.line(line)
+    out.line(_counts(outcome, how.root))
+    for path in (*outcome.created, *outcome.updated, *outcome.pruned)[: 0 if how.every else None]:
+        out.line(f"  {path}")
+    for line in _after(job, how):
+        out.line(line)
+    return int(Exit.DONE)
+
+
+def _cell_lines(context: CellContext) -> list[str]:
+    from provisioner.cli.resolve import summary_lines, warning_lines
+
+    cell, warnings = context.cell, context.resolution.warnings
+    lines = [cell.name, "", *summary_lines(cell), *warning_lines(warnings)]
+    return [*lines, ""]
+
+
+def _counts(outcome: Outcome, root: Path) -> str:
+    return (
+        f"Below {root.resolve()}: {len(outcome.created)} created, {len(outcome.updated)} updated, "
+        f"{len(outcome.unchanged)} unchanged, {len(outcome.pruned)} pruned."
+    )
+
+
+def _after(job: Job, how: _How) -> list[str]:
+    """What was refused, or the next command."""
+    if how.every:
+        refused = [f"  {count} x {code}" for code, count in job.refused_by_code().items()]
+        total = len(job.refused)
+        return [f"{len(job.cells)} cells, {total} combinations without one.", *refused]
+    return ["", f"Next: {next_command(job.cells[0], how.root)}"]
+
+
+def next_command(context: CellContext, root: Path) -> str:
+    """The lock while there is none, then the build."""
+    from provisioner.render.dockerfile import lock_files
+
+    missing = [name for name in lock_files(context) if not (root / context.locks / name).is_file()]
+    verb = "lock" if missing else "build"
+    place = "" if root == Path() else f" --out {root}"
+    return f"provision {verb} {context.name}{place}"
+
+
+def _written_json(job: Job, how: _How, outcome: Outcome) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "schema": RENDER_SCHEMA,
+        "root": str(how.root.resolve()),
+        "created": outcome.created,
+        "updated": outcome.updated,
+        "unchanged": outcome.unchanged,
+        "pruned": outcome.pruned,
+    }
+    if how.every:
+        return {
+            **shown,
+            "cells": [str(context.name) for context in job.cells],
+            "refused": job.refused_by_code(),
+        }
+    context = job.cells[0]
+    return {
+        **shown,
+        "cell": context.cell,
+        "decisions": context.resolution.decisions,
+        "warnings": context.resolution.warnings,
+        "next": next_command(context, how.root),
+    }
+
+
+# --- checks ---
+
+
+def _check(job: Job, how: _How, out: Output) -> int:
+    """Say which files differ from a render of today; with --diff show how."""
+    from provisioner.render.diff import diff
+    from provisioner.render.plan import check
+
+    found = check(how.root, job.files, job.groups)
+    refused = [] if how.every else [(request, refusal) for request, refusal in job.refused]
+    bad = bool(found or refused)
+    text = diff(how.root, job.files, job.groups) if how.diff else ""
+    if out.json:
+        out.result(
+            {
+                "schema": RENDER_SCHEMA,
+                "root": str(how.root.resolve()),
+                "cells": [str(context.name) for context in job.cells],
+                "differences": [{"path": item.path, "kind": item.kind} for item in found],
+                "refused": [{"request": r, "refusal": why} for r, why in refused],
+                **({"diff": text} if how.diff else {}),
+            }
+        )
+    else:
+        for line in _check_lines(job, found, how):
+            out.line(line)
+        for _, refusal in refused:
+            out.line(f"  no cell any more: {refusal.message} [{refusal.code}]")
+        if text:
+            out.line(text.rstrip("\n"))
+    return int(Exit.FINDING if bad and how.check else Exit.DONE)
+
+
+def _check_lines(job: Job, found: list[Difference], how: _How) -> list[str]:
+    number = f"{len(job.cells)} cell{'' if len(job.cells) == 1 else 's'}"
+    if not found:
+        return [f"{number} below {how.root.resolve()}: {len(job.files)} files, all as rendered."]
+    lines = [f"{number} below {how.root.resolve()}: {len(found)} files differ from a render."]
+    lines += [f"  {item.path}: {item.kind}" for item in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"  and {len(found) - _SHOWN} more")
+    return [*lines, "Next: provision render with the same options writes them again."]
