@@ -32,8 +32,8 @@ def target_name(name: str) -> str:
 def render_bake(machines: Mapping[str, str]) -> RenderedFile:
     """Returns docker-bake.json with one target per cell, sorted, all of them in the default group.
 
-    `machines` gives each cell's name and architecture. Contexts are relative to the file, so that it can
-    be moved with its tree.
+    `machines` gives each cell's name and architecture. Contexts are relative to the file, so that
+    it can be moved with its tree.
     """
     cells = sorted(machines.items())
     content: dict[str, Any] = {
