@@ -7,28 +7,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-import zipfile
 from pathlib import Path
 
 import pytest
 from support.engine import TOOL
 from support.needs import VARIABLE, required_parts, skip_or_fail
+from support.tinywheel import make_wheel
 from support.wheelhouse import Served, project_page, serve_wheels
-
-
-def make_wheel(folder: Path, name: str = "Tiny_Thing", version: str = "1.0+cpu") -> Path:
-    """Write a wheel that pip takes, holding one module and its metadata."""
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    info = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr("tiny_thing.py", "VALUE = 1\n")
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        wheel.writestr(f"{info}/METADATA", metadata)
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
-    return path
 
 
 def read(url: str) -> bytes:
