@@ -75,7 +75,7 @@ class CellContext:
     @property
     def from_torch_index(self) -> bool:
         """Whether the torch family comes from an index of its own."""
-        return self.cell.index_url != self.origins.package_index.url
+        return any("+" in pin for pin in self.cell.requirements)
 
     @cached_property
     def command(self) -> Safe:

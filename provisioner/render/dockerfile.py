@@ -12,7 +12,7 @@ from provisioner.render.spec import SPEC_SCHEMA
 from provisioner.render.templating import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from provisioner.render.context import CellContext
 
@@ -45,13 +45,23 @@ def emit(context: CellContext) -> list[RenderedFile]:
     ]
 
 
-def lock_files(context: CellContext) -> tuple[Safe, ...]:
-    """Returns the names of the lock files without which the cell's image can't be built."""
+def lock_names(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the lock files without which the image of a cell can't be built.
+
+    `cell` holds the plain values of a Cell. A pin with a local label comes from the torch index.
+    """
     names = [REQUIREMENTS]
-    if context.from_torch_index:
+    if any("+" in pin for pin in cell["requirements"]):
         names.append(REQUIREMENTS_TORCH)
-    if context.cell.python_from == "conda":
+    if cell["python_from"] == "conda":
         names.append(CONDA_LOCK)
+    return tuple(names)
+
+
+def lock_files(context: CellContext) -> tuple[Safe, ...]:
+    """Returns the lock files of the cell, see `lock_names`."""
+    cell = context.cell
+    names = lock_names({"requirements": cell.requirements, "python_from": cell.python_from})
     return tuple(Safe(name) for name in names)
 
 
@@ -112,15 +122,19 @@ def _title(context: CellContext) -> Safe:
     return Safe(f"torch {torch}, Python {python} from {owner}, {system}, {arch}")
 
 
-def _image(context: CellContext, reference: str) -> Safe:
-    """The image at the registry mirror, when there is one."""
-    mirror = context.origins.image_registry.url
-    if mirror is None:
-        return checked("image", reference, "an image")
+def at_registry(mirror: str, reference: str) -> Safe:
+    """Returns an image of the default registry as a mirror serves it."""
     # Only the default registry lets one leave out the `library/` of official images.
     path = reference if "/" in reference else f"library/{reference}"
     host = mirror.partition("://")[2].rstrip("/")
     return checked("image", f"{host}/{path}", "an image at the registry mirror")
+
+
+def _image(context: CellContext, reference: str) -> Safe:
+    mirror = context.origins.image_registry.url
+    if mirror is None:
+        return checked("image", reference, "an image")
+    return at_registry(mirror, reference)
 
 
 def _packages(context: CellContext) -> tuple[Safe, ...]:

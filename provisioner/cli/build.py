@@ -1,0 +1,190 @@
+"""`provision build`: from a locked cell to a verified image."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provisioner.cli.options import CELL, cell_options, common_options
+from provisioner.cli.output import print_refusal
+from provisioner.errors import Exit, FindingError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from provisioner.build.image import Built
+    from provisioner.cli.output import Output
+    from provisioner.cli.settings import Settings
+
+BUILD_SCHEMA = "provision.build/1"
+
+
+@click.command("build")
+@click.argument("cell", required=False)
+@click.option("--tag", help="Name of the image (default: provision/CELL:latest).")
+@click.option("--no-cache", is_flag=True, help="Run every step again.")
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="ID=FILE", help="ca, netrc or pip_conf; no layer."
+)
+@click.option("--network", metavar="MODE", help="Network of the build steps, such as host or none.")
+@click.option("--base-image", metavar="IMAGE", help="Build on this image, by digest for example.")
+@click.option(
+    "--out",
+    "root",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="The folder of docker/ and lockfiles/ (default: this one).",
+)
+@cell_options
+@common_options
+def command(settings: Settings, out: Output, cell: str | None, root: Path, **how: Any) -> int:
+    """Build and verify the image of CELL, or of the cell that the options select.
+
+    The cell has to be rendered and locked. The report of its verification is left in
+    build/CELL/report.json, and in the image.
+
+    \b
+    provision build torch2.0.1-cu118-py310-ubuntu22.04
+    provision build --cuda 11.8 --secret ca=/etc/ssl/certs/ca-certificates.crt
+    """
+    from provisioner.build import image
+    from provisioner.build.engine import connect, find_client
+    from provisioner.render.dockerfile import lock_names
+
+    secrets = _pairs(how["secrets"])
+    image.check_secrets(secrets)
+    name = cell or _selected(settings, out)
+    if name is None:
+        return int(Exit.REFUSED)
+    recorded = _recorded(root, name, settings)
+    image.check_locked(root, name, lock_names(recorded))
+    engine = connect(find_client(os.environ), os.environ)
+    image.check_room(engine, recorded["device"])
+    options = image.BuildOptions(
+        tag=how["tag"],
+        no_cache=how["no_cache"],
+        network=how["network"],
+        arguments=build_arguments(recorded, settings.mirrors, how["base_image"]),
+        secrets=secrets,
+    )
+    out.note(f"Building {name} with {engine.client.path}, engine {engine.version}.")
+    built = image.build_image(engine, root, recorded, options, _speaker(out))
+    _show(built, out, name)
+    return int(Exit.DONE)
+
+
+def _pairs(words: tuple[str, ...]) -> dict[str, Path]:
+    pairs: dict[str, Path] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not value:
+            raise UsageError(
+                "build.secret-syntax",
+                f"{word!r} is not a valid value for --secret: expected ID=FILE.",
+            )
+        pairs[name] = Path(value).resolve()
+    return pairs
+
+
+def _selected(settings: Settings, out: Output) -> str | None:
+    """The name of the cell of the options; None when the matrix refuses them (and says so)."""
+    if not settings.chosen.keys() & {*(option.name for option in CELL), "file"}:
+        raise UsageError(
+            "build.no-cell",
+            "Which cell? Name one, or select it with options.",
+            next_step="provision build CELL (the folders below docker/), or provision build "
+            "--cuda 11.8",
+        )
+    from provisioner.matrix.cell import Refusal
+    from provisioner.matrix.resolve import resolve
+
+    answer = resolve(settings.open().matrix, settings.request)
+    if isinstance(answer, Refusal):
+        print_refusal(out, answer, "provision build")
+        return None
+    return answer.cell.name
+
+
+def _recorded(root: Path, name: str, settings: Settings) -> Mapping[str, Any]:
+    """The cell as it was rendered."""
+    from provisioner.render.job import recorded_specs
+
+    recorded = recorded_specs(root)
+    if name in recorded:
+        return recorded[name].cell
+    selected = settings.chosen.keys() & {option.name for option in CELL}
+    words = " ".join(f"--{option.replace('_', '-')} ..." for option in sorted(selected))
+    raise FindingError(
+        "build.not-rendered",
+        f"There is no rendered cell {name} below {root.resolve()}.",
+        facts={"rendered": sorted(recorded)},
+        next_step=f"provision render {words}".rstrip() if words else "provision render",
+    )
+
+
+def build_arguments(
+    cell: Mapping[str, Any], mirrors: Mapping[str, str], base_image: str | None
+) -> dict[str, str]:
+    """Returns the build arguments that replace rendered addresses and the base image."""
+    from provisioner.render.dockerfile import at_registry
+    from provisioner.render.quote import checked
+
+    arguments = {
+        argument: mirrors[origin]
+        for origin, argument in (
+            ("package_index", "PACKAGE_INDEX"),
+            ("apt", "APT_MIRROR"),
+            ("apt_security", "APT_SECURITY_MIRROR"),
+            ("conda", "CONDA_CHANNELS"),
+        )
+        if origin in mirrors
+    }
+    if "torch_index" in mirrors and any("+" in pin for pin in cell["requirements"]):
+        arguments["TORCH_INDEX"] = f"{mirrors['torch_index'].rstrip('/')}/{cell['variant']}"
+    if "image_registry" in mirrors:
+        arguments["BASE_IMAGE"] = at_registry(mirrors["image_registry"], str(cell["base_image"]))
+    if base_image is not None:
+        arguments["BASE_IMAGE"] = str(checked("image", base_image, "--base-image"))
+    return arguments
+
+
+def _speaker(out: Output) -> Callable[[str, bool], None]:
+    """Short lines for everybody; every line of the builder with -v."""
+
+    def say(line: str, short: bool) -> None:
+        if out.json or short == bool(out.verbose):
+            return
+        click.echo(line, err=True)
+        sys.stderr.flush()
+
+    return say
+
+
+def _show(built: Built, out: Output, name: str) -> None:
+    report = built.report
+    if out.json:
+        out.result(
+            {
+                "schema": BUILD_SCHEMA,
+                "cell": name,
+                "tag": built.tag,
+                "image": built.image_id,
+                "size_bytes": built.size_bytes,
+                "seconds": round(built.seconds, 1),
+                "report_path": str(built.report_path),
+                "report": report,
+            }
+        )
+        return
+    out.line(f"{built.tag}  {built.image_id}")
+    out.line(f"  size      {built.size_bytes / 1e9:.2f} GB, built in {built.seconds:.0f} s")
+    out.line(f"  verdict   {report['verdict']}")
+    out.line(f"  report    {built.report_path}")
+    if report["verdict"] == "cpu-verified-cuda-deferred":
+        out.line(f"Next: on a GPU host, docker run --rm --gpus all {built.tag} provision-verify")
+    else:
+        out.line(f"Next: docker run --rm -it {built.tag}")
