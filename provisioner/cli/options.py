@@ -81,6 +81,11 @@ def matrix_options(function: F) -> F:
     return _with_settings(function, MATRIX)
 
 
+def index_options(function: F) -> F:
+    """Adds the matrix and the mirrors of its origins; the command gets `settings`."""
+    return _with_settings(function, (*MATRIX, MIRROR))
+
+
 def cell_options(function: F) -> F:
     """Adds everything that selects a cell, -f, mirrors and the matrix; it gets `settings`."""
     return _with_settings(function, (*CELL, FILE, MIRROR, *MATRIX))

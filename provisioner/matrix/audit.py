@@ -24,7 +24,7 @@ from provisioner.matrix.wheels import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from provisioner.matrix.model import Companion, Matrix, Release
 
@@ -108,7 +108,7 @@ def release_findings(release: Release, view: IndexView) -> list[Finding]:
     return run_checks("package_index", release.torch, checks)
 
 
-def variant_findings(release: Release, views: dict[str, IndexView]) -> list[Finding]:
+def variant_findings(release: Release, views: Mapping[str, IndexView]) -> list[Finding]:
     """Whether the torch index serves each variant; `views` by variant tag."""
     checks: list[Check] = []
     for variant in release.variants:
@@ -274,3 +274,33 @@ def _specifier(text: str) -> str:
 
 def _sorted(requirements: Iterable[str]) -> str:
     return "; ".join(sorted(normal_requirement(line).text for line in requirements))
+
+
+def conda_findings(matrix: Matrix, names: Callable[[str], Mapping[str, set[str]]]) -> list[Finding]:
+    """Whether the channels have the base packages and the Pythons that cells are made of.
+
+    `names` gives the versions by name of a channel; it raises OutsideError.
+    """
+    defaults = matrix.defaults
+    together: dict[str, set[str]] = {}
+
+    def served() -> dict[str, set[str]]:
+        for channel in defaults.conda_channels if not together else ():
+            for name, found in names(channel).items():
+                together.setdefault(name, set()).update(found)
+        return together
+
+    def package(name: str) -> Check:
+        return f"{name}", lambda: (name, name if name in served() else None)
+
+    def python(series: str) -> Check:
+        def look() -> tuple[str, str | None]:
+            there = any(v.startswith(f"{series}.") for v in served().get("python", ()))
+            return series, series if there else None
+
+        return f"python {series}", look
+
+    wanted = {s for release in matrix.releases for s in release.python.x86_64}
+    checks = [package(name) for name in defaults.conda_packages]
+    checks += [python(series) for series in defaults.python if series in wanted]
+    return run_checks("conda", None, checks)

@@ -45,9 +45,7 @@ def rows(
     capabilities = [_capability(matrix, gpu) for gpu in gpus]
     known = list(evidence)
     found: list[Row] = []
-    for release in matrix.releases:
-        if torch is not None and not _matches(release.torch, torch):
-            continue
+    for release in matching(matrix.releases, torch):
         kept = tuple(
             variant
             for variant in release.variants
@@ -57,6 +55,17 @@ def rows(
         if kept:
             found.append(_row(release, kept, known))
     return found
+
+
+def matching(releases: Sequence[Release], torch: str | None) -> list[Release]:
+    """The releases of a version or range; all for None. Raises UsageError for a bad range."""
+    kept = in_range((release.torch for release in releases), torch)
+    return [release for release in releases if release.torch in kept]
+
+
+def in_range(candidates: Iterable[str], torch: str | None) -> list[str]:
+    """The versions of a version or range; all for None. Raises UsageError for a bad range."""
+    return [version for version in candidates if torch is None or _matches(version, torch)]
 
 
 def runs_on(variant: Variant, capability: str) -> bool:

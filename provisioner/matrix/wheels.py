@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence  # noqa: TC003 - part of public signatures
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
@@ -166,7 +166,10 @@ def split_requirements(lines: Iterable[str]) -> Split:
 
 def as_written(text: str) -> str:
     """A Requires-Dist line as matrix.yaml writes it: the order of its own specifiers is kept."""
-    parsed: Any = Requirement(text)
+    try:
+        parsed = Requirement(text)
+    except InvalidRequirement:
+        return text
     name = canonicalize_name(parsed.name)
     extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
     marker = str(parsed.marker) if parsed.marker and _marker(str(parsed.marker)) else ""
