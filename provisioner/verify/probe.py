@@ -217,8 +217,8 @@ def read_expect(text: Optional[str]) -> Optional[Json]:
 # --------------------------------------------------------------------------------------------
 
 
-def run_program(command: List[str], folder: str, limit: float = 60.0) -> Tuple[int, str]:
-    """Return (exit status, last lines of what it said); 127 where it cannot be started."""
+def run_program(command: List[str], folder: str, size: int = 1500) -> Tuple[int, str]:
+    """Return (exit status, end of what it said); 127 where it cannot be started."""
     import subprocess
 
     env = dict(os.environ, TMPDIR=folder)
@@ -230,14 +230,14 @@ def run_program(command: List[str], folder: str, limit: float = 60.0) -> Tuple[i
             stdin=subprocess.DEVNULL,
             cwd=folder,
             env=env,
-            timeout=limit,
+            timeout=60.0,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return 124, "no answer in %d s" % limit
+        return 124, "no answer in 60 s"
     except OSError as error:
         return 127, str(error)
-    return done.returncode, tail(done.stdout.decode("utf-8", "replace"), 1500)
+    return done.returncode, tail(done.stdout.decode("utf-8", "replace"), size)
 
 
 def tail(text: str, size: int) -> str:
@@ -374,6 +374,40 @@ def default_cache(user: Json, version: str) -> Optional[str]:
         name = "uid_%d" % user["uid"]
     clean = re.sub(r'[\\/:*?"<>|]', "_", name)
     return os.path.join(temporary_folder()[1], "torchinductor_" + clean)
+
+
+def system_packages() -> Dict[str, str]:
+    """Return name and version of every package of the system, {} where neither tool is there.
+
+    Images install compilers by name where no archive of fixed versions serves; this says which.
+    """
+    found: Dict[str, str] = {}
+    for command in (
+        ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n"],
+        ["rpm", "-qa", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\\n"],
+    ):
+        status, said = run_program(command, "/", size=10_000_000)
+        if status == 0:
+            for line in said.splitlines():
+                name, _, version = line.partition(" ")
+                found[name] = version
+    return dict(sorted(found.items()))
+
+
+def python_packages() -> Dict[str, str]:
+    """Return name and version of every distribution that this interpreter sees."""
+    from importlib import metadata
+
+    found = {str(dist.metadata["Name"]): dist.version for dist in metadata.distributions()}
+    return dict(sorted(found.items()))
+
+
+def operating_system() -> Optional[str]:
+    """Return the name of the system as /etc/os-release gives it."""
+    for line in read_text("/etc/os-release").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip().strip('"')
+    return None
 
 
 def python_headers() -> Tuple[Optional[str], str]:
@@ -949,6 +983,11 @@ def judge_import(seen: Json) -> Finding:
         return fail(
             "%s was imported, not %s." % (look["file"], seen["found"]["file"]), REBUILD_REMEDY
         )
+    if seen["version"] and look["torch"] != seen["version"]:
+        return fail(
+            "torch %s was imported, yet %s is on disk." % (look["torch"], seen["version"]),
+            REBUILD_REMEDY,
+        )
     return judge_identity(seen["expect"], look["torch"], look["cuda"], "imported")
 
 
@@ -1301,9 +1340,10 @@ def judge_warm(seen: Json) -> Finding:
 def each_run(seen: Json) -> List[Tuple[str, Json]]:
     """Return ("cold function", record) for each run of each child that there was."""
     return [
-        ("%s %s" % (phase, name), child["runs"].get(name, {}))
+        ("%s %s" % (phase, name), child["runs"][name])
         for phase, child in seen["children"].items()
         for name in RUNS
+        if name in child["runs"]
     ]
 
 
@@ -1352,12 +1392,20 @@ def judge_runs(
 NOT_PROVEN_REMEDY = "Treat this environment as eager; details.children has the counters."
 
 
+def one_whole_graph(run: Json) -> bool:
+    """Return whether a run made exactly one graph, without a break and without an AOT failure."""
+    breaks, bad = run.get("graph_breaks"), run.get("aot_not_ok")
+    return run.get("unique_graphs") == 1 and breaks == 0 and bad == 0
+
+
+def traced_result(run: Json) -> bool:
+    """Return whether a run's result, where it has a witness, is that of traced code."""
+    low, high = run.get("witness", (WITNESS, WITNESS))
+    return all(v is not None and abs(v - WITNESS) <= 1e-2 for v in (low, high))
+
+
 def judge_graphs(seen: Json) -> Finding:
     """Did TorchDynamo make exactly one whole graph of each run, and AOT no failure?"""
-
-    def good(run: Json) -> bool:
-        breaks, bad = run.get("graph_breaks"), run.get("aot_not_ok")
-        return run.get("unique_graphs") == 1 and breaks == 0 and bad == 0
 
     def tell(run: Json) -> str:
         return "%s graphs, %s graph breaks, %s AOT failures; wanted 1, 0, 0." % (
@@ -1366,7 +1414,7 @@ def judge_graphs(seen: Json) -> Finding:
             run.get("aot_not_ok"),
         )
 
-    return judge_runs(seen, good, tell, NOT_PROVEN_REMEDY) or ok(
+    return judge_runs(seen, one_whole_graph, tell, NOT_PROVEN_REMEDY) or ok(
         "one whole graph in each of %d runs" % len(each_run(seen))
     )
 
@@ -1378,15 +1426,9 @@ def judge_ran(seen: Json) -> Finding:
         return "calls" not in run or (run["compiles"] >= 1 and run["calls"] >= 1)
 
     def tell(run: Json) -> str:
-        return "Inductor compiled %d times and its result was called %d times." % (
-            run["compiles"],
-            run["calls"],
-        )
+        counts = (run["compiles"], run["calls"])
+        return "Inductor compiled %d times and its result was called %d times." % counts
 
-    if not seen["eager"] and not all(
-        "calls" in child["runs"].get("counted", {}) for child in seen["children"].values()
-    ):
-        return fail("The counting back end left no count.", NOT_PROVEN_REMEDY)
     return judge_runs(seen, good, tell, NOT_PROVEN_REMEDY) or ok(
         "the code that Inductor returned was called"
     )
@@ -1395,21 +1437,12 @@ def judge_ran(seen: Json) -> Finding:
 def judge_witness(seen: Json) -> Finding:
     """Does the result differ from the eager one by 2, as only traced code makes it?"""
 
-    def good(run: Json) -> bool:
-        low, high = run.get("witness", (WITNESS, WITNESS))
-        return all(v is not None and abs(v - WITNESS) <= 1e-2 for v in (low, high))
-
     def tell(run: Json) -> str:
         return "compiled minus eager is %s; traced code gives %s." % (run["witness"], WITNESS)
 
-    if not seen["eager"] and not all(
-        "witness" in child["runs"].get(name, {})
-        for child in seen["children"].values()
-        for name in ("function", "counted")
-    ):
-        return fail("The compiled function left no result.", NOT_PROVEN_REMEDY)
     remedy = "What ran was not the traced code. " + NOT_PROVEN_REMEDY
-    return judge_runs(seen, good, tell, remedy) or ok("the traced branch ran: compiled - eager = 2")
+    failure = judge_runs(seen, traced_result, tell, remedy)
+    return failure or ok("the traced branch ran: compiled minus eager is 2")
 
 
 def judge_source(seen: Json) -> Finding:
@@ -1488,10 +1521,10 @@ def judge_numerics(seen: Json) -> Finding:
 
     Allowed: 1e-5 of the largest value, or four times the error that eager code makes.
     """
+    if seen["eager"]:
+        return judge_eager_numerics(seen)
     worst = 0.0
     for where, run in each_run(seen):
-        if seen["eager"]:
-            continue
         have, eager = run.get("error_compiled"), run.get("error_eager")
         limit = max(FLOOR_FP32, 4 * eager) if eager is not None else FLOOR_FP32
         if have is None or not have <= limit:
@@ -1501,17 +1534,31 @@ def judge_numerics(seen: Json) -> Finding:
                 "Do not use this environment: compiled code gives wrong numbers.",
             )
         worst = max(worst, have)
-    if seen["eager"]:
-        proof = seen["children"].get("cold", {}).get("eager")
-        if proof is None:
-            return NOT_SEEN
-        worst = proof["error"] if proof["error"] is not None else float("inf")
-        if not worst <= FLOOR_FP32:
-            return fail(
-                "Eager code is off by %.1e of the largest value." % worst,
-                "Do not use this environment: eager code gives wrong numbers.",
-            )
     return ok("largest error against float64: %.1e of the largest value" % worst)
+
+
+def judge_eager_numerics(seen: Json) -> Finding:
+    """Does eager code agree with a float64 reference, in a cell that has only that?"""
+    proof = seen["children"]["cold"].get("eager")
+    error = proof["error"] if proof else None
+    if error is None or not error <= FLOOR_FP32:
+        return fail(
+            "Eager code is off by %s of the largest value; %.1e is allowed." % (error, FLOOR_FP32),
+            "Do not use this environment: eager code gives wrong numbers.",
+        )
+    return ok("eager code against float64: %.1e of the largest value" % error)
+
+
+def judge_complete(seen: Json) -> Finding:
+    """Were all four runs done? (A child stops at the first run that proves nothing.)"""
+    if seen["eager"]:
+        return skip("an eager-only cell compiles nothing")
+    for phase, child in seen["children"].items():
+        missing = [name for name in RUNS if name not in child["runs"]]
+        if missing:
+            detail = "The %s child left no record of: %s." % (phase, ", ".join(missing))
+            return fail(detail, NOT_PROVEN_REMEDY)
+    return ok("%d runs in: %s" % (len(RUNS), ", ".join(seen["children"])))
 
 
 CHECKS: Tuple[Check, ...] = (
@@ -1549,6 +1596,7 @@ CHECKS: Tuple[Check, ...] = (
     Check("cubin", "run", NOT_PROVEN, judge_cubin),
     Check("launched", "run", NOT_PROVEN, judge_launched),
     Check("numerics", "run", NUMBERS_DIFFER, judge_numerics),
+    Check("complete", "run", NOT_PROVEN, judge_complete),
 )
 
 
@@ -2016,7 +2064,7 @@ RUN_FUNCTIONS: Dict[str, Callable[[Any, Json], Json]] = {
 
 
 def compile_all(torch: Any, job: Json, tell: Tell) -> None:
-    """Do the four runs, each from a clean Dynamo with empty counters; stop at an error."""
+    """Do the four runs, each from a clean Dynamo with empty counters; stop at a bad one."""
     from torch import _dynamo as dynamo
 
     counters = dynamo.utils.counters
@@ -2033,7 +2081,10 @@ def compile_all(torch: Any, job: Json, tell: Tell) -> None:
         except Exception as error:  # whatever it is, it is the finding
             tell("run:" + name, dict(read_counters(counters), error=describe(error)))
             break
-        tell("run:" + name, dict(record, **read_counters(counters)))
+        record.update(read_counters(counters))
+        tell("run:" + name, record)
+        if not (one_whole_graph(record) and traced_result(record)):
+            break  # nothing is proven any more, the rest would only take time
     tell("stage", "maps")
     tell("mapped_so", mapped_libraries(job["private"]))
 
@@ -2363,6 +2414,9 @@ def build_details(seen: Json, checks: List[Json], verdict: str, code: int) -> Js
         "torch_dists": seen["dists"],
         "packages": {name: look[name] for name in PACKAGES if name in look},
         "backends": look.get("backends", []),
+        "system": operating_system(),
+        "system_packages": system_packages(),
+        "python_packages": python_packages(),
         "toolchain": {
             "cxx": cxx.get("path"),
             "cxx_version": cxx.get("version"),
