@@ -4,6 +4,7 @@ The interpreter that runs the tests is packed as `python`, its pip as a noarch p
 program with its build prefix inside as `greet`.
 """
 
+import bz2
 import hashlib
 import importlib.metadata
 import io
@@ -38,7 +39,7 @@ _SKIPPED = ("__pycache__", "site-packages", "dist-packages", "test", "tests", "i
 
 @dataclass(frozen=True)
 class File:
-    """One file of a package; `target` makes it a symbolic link, `mode` needs the prefix replaced."""
+    """One file of a package; `target` makes it a link, with `mode` its prefix gets replaced."""
 
     data: bytes = b""
     executable: bool = False
@@ -103,8 +104,6 @@ def write_package(channel: Path, package: Package, *, ending: str = ".conda") ->
             ):
                 archive.writestr(zipfile.ZipInfo(name, (2023, 11, 14, 0, 0, 0)), data)
     else:
-        import bz2
-
         path.write_bytes(bz2.compress(_tar({**package.files, **info}), 1))
     return path
 
@@ -130,14 +129,7 @@ def index_channel(channel: Path, base_url: str | None = None) -> None:
 def record_of(path: Path) -> dict[str, Any]:
     """Return the repodata record of an archive: its index.json with size and hashes."""
     data = path.read_bytes()
-    if path.name.endswith(".conda"):
-        with zipfile.ZipFile(path) as archive:
-            name = next(n for n in archive.namelist() if n.startswith("info-"))
-            raw = zstandard.ZstdDecompressor().decompressobj().decompress(archive.read(name))
-        tar = tarfile.open(fileobj=io.BytesIO(raw))
-    else:
-        tar = tarfile.open(path, "r:bz2")
-    with tar:
+    with tarfile.open(fileobj=io.BytesIO(_info_tar(path, data))) as tar:
         member = tar.extractfile("info/index.json")
         assert member is not None
         index: dict[str, Any] = json.load(member)
@@ -148,8 +140,22 @@ def record_of(path: Path) -> dict[str, Any]:
     }
 
 
-def dist_info(name: str, version: str, body: Mapping[str, bytes], root: str = "site-packages",
-              requires: Iterable[str] = (), installer: str = "conda") -> dict[str, File]:  # fmt: skip
+def _info_tar(path: Path, data: bytes) -> bytes:
+    if not path.name.endswith(".conda"):
+        return bz2.decompress(data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        name = next(n for n in archive.namelist() if n.startswith("info-"))
+        return zstandard.ZstdDecompressor().decompress(archive.read(name))
+
+
+def dist_info(
+    name: str,
+    version: str,
+    body: Mapping[str, bytes],
+    root: str = "site-packages",
+    requires: Iterable[str] = (),
+    installer: str = "conda",
+) -> dict[str, File]:
     """Return a Python distribution as files below `root`, with METADATA, INSTALLER and RECORD."""
     folder = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -226,7 +232,7 @@ def greet_package(folder: Path) -> Package:
     library, program = folder / "libgreet.so", folder / "greet"
     (folder / "lib.c").write_text(f'const char *home(void) {{ return "{PLACEHOLDER}/share"; }}\n')
     (folder / "main.c").write_text(
-        '#include <stdio.h>\nconst char *home(void);\nint main(void) { puts(home()); return 0; }\n'
+        "#include <stdio.h>\nconst char *home(void);\nint main(void) { puts(home()); return 0; }\n"
     )
     language = ["-x", "c"] if compiler.endswith("g++") and shutil.which("cc") else []
     subprocess.run([compiler, *language, "-shared", "-fPIC", "-o", library, folder / "lib.c"],
@@ -249,9 +255,7 @@ def greet_package(folder: Path) -> Package:
 
 def _stdlib_files(stdlib: Path) -> Iterator[Path]:
     for folder, names, files in os.walk(stdlib):
-        names[:] = sorted(
-            n for n in names if n not in _SKIPPED and not n.startswith("config-")
-        )
+        names[:] = sorted(n for n in names if n not in _SKIPPED and not n.startswith("config-"))
         for name in sorted(files):
             path = Path(folder, name)
             if path.exists() and not name.endswith((".pyc", ".a", ".exe")):
