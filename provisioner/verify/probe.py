@@ -2531,10 +2531,11 @@ def write_report(report: Json, path: str) -> None:
     """Write the report whole or not at all."""
     import json
 
+    text = json.dumps(report, indent=2) + "\n"
     temporary = "%s.%d.part" % (path, os.getpid())
     try:
         with open(temporary, "w", encoding="utf-8") as handle:
-            handle.write(json.dumps(report, indent=2) + "\n")
+            handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(temporary, path)

@@ -181,6 +181,7 @@ def test_every_check_has_a_case_that_fails() -> None:
 def test_switches_in_each_releases_meaning(env: Seen, version: str, off: list[str]) -> None:
     assert list(probe.switches(env, version)) == off
     seen = cpu_cell(env=env, version=version)
+    seen["look"]["torch"] = version
     seen["look"]["capture"]["graphs"] = 0
     check, verdict, code = decided(seen)
     assert (check, verdict, code) == (
