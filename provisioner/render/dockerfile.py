@@ -38,7 +38,7 @@ def emit(context: CellContext) -> list[RenderedFile]:
     seen = made_by | {"docker": context.docker, "locks": context.locks, "files": _IN_IMAGE}
     eager = made_by | {"eager": not cell.compile}
     return [
-        _file(context, "Dockerfile", fill("Dockerfile.j2", _values(context))),
+        _file(context, "Dockerfile", fill("Dockerfile.j2", template_values(context))),
         _file(context, "Dockerfile.dockerignore", fill("dockerignore.j2", seen)),
         _file(context, "provision-verify", fill("provision-verify.j2", eager), mode=0o755),
         _file(context, "probe.py", _probe()),
@@ -76,8 +76,8 @@ def _probe() -> bytes:
     return _PROBE.read_bytes()
 
 
-def _values(context: CellContext) -> dict[str, Any]:
-    """Everything that the Dockerfile template names."""
+def template_values(context: CellContext) -> dict[str, Any]:
+    """Returns everything that the Dockerfile template names."""
     cell = context.cell
     conda = cell.python_from == "conda"
     locks = lock_files(context)
@@ -181,7 +181,8 @@ def _gpu(context: CellContext) -> dict[str, Any]:
     floor = cell.driver.compile_floor if cell.compile else None
     floor = floor or cell.driver.run_floor
     if cell.forward_compat is not None:
-        floor = context.resolution.request.driver
+        # The cell is for one host, whose driver is older: NVIDIA's package bridges that.
+        floor = context.resolution.request.driver or floor
     return {
         "cuda": cell.device == "cuda" and floor is not None,
         "driver_floor": checked("name", floor or "none", "the driver floor"),
