@@ -1,0 +1,199 @@
+"""Makes the pip half of a lock: ask an engine, prove its answer, put the hashes to it."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provisioner.errors import OutsideError, RefusedError
+from provisioner.lock.catalogue import Catalogue
+from provisioner.lock.engines import EngineError, Question
+from provisioner.lock.explain import explain
+from provisioner.lock.graph import prove_whole, walk
+from provisioner.lock.guards import check_pins
+from provisioner.lock.model import Choices, Lock, LockedFile, LockedPackage
+from provisioner.lock.recorded import ENOUGH, Records
+from provisioner.lock.sources import WHAT, Addresses, Sources
+from provisioner.lock.view import serve
+from provisioner.lock.writer import complete
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from provisioner.lock.client import Client
+    from provisioner.lock.engines import Engine
+    from provisioner.lock.model import Kind, LockInput
+    from provisioner.lock.pages import IndexFile
+    from provisioner.lock.select import Project
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What a lock is made with; none of it changes the content.
+
+    `recorded_only`: the torch index is not asked, its hashes come from the records.
+    """
+
+    engine: Engine
+    client: Client
+    addresses: Addresses
+    recorded_only: bool = False
+    records: Records | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockResult:
+    """A lock, how it came about, and what the user should hear."""
+
+    lock: Lock
+    engine: str
+    seconds: float
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+
+def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
+    """Returns the lock that answers `inputs`.
+
+    Raises RefusedError when nothing satisfies them or a guard says no, OutsideError when an index
+    or the engine fails. Nothing is written.
+    """
+    started = time.monotonic()
+    sources = Sources(
+        inputs, means.addresses, means.client, means.records, recorded_only=means.recorded_only
+    )
+    catalogue = Catalogue(inputs, sources)
+    catalogue.warm(inputs.requirements())
+    try:
+        pins = _ask(catalogue, means.engine)
+        edges = walk(inputs, pins, catalogue.metadata)
+        check_pins(inputs, pins, edges)
+        requires = prove_whole(pins, edges, inputs.constraints)
+        packages = tuple(
+            _package(catalogue, means.client, name, pins[name], requires[name])
+            for name in sorted(pins)
+        )
+    finally:
+        catalogue.close()
+    lock = complete(
+        Lock(
+            cell=inputs.cell,
+            inputs=inputs.digest(),
+            as_of=inputs.as_of,
+            chosen=choices,
+            platforms=(inputs.target,),
+            packages=packages,
+            warnings=tuple(_warnings(packages)),
+        )
+    )
+    notes = tuple(
+        f"{name}: recorded hashes were taken, because: {error.message}"
+        for name, error in sorted(sources.fallbacks.items())
+    )
+    return LockResult(
+        lock=lock,
+        engine=means.engine.name,
+        seconds=time.monotonic() - started,
+        notes=notes,
+    )
+
+
+def _ask(catalogue: Catalogue, engine: Engine) -> dict[str, str]:
+    """The engine's pins; its versions are those of the candidates, letter by letter."""
+    inputs = catalogue.inputs
+
+    def watch(end: object) -> None:
+        catalogue.on_failure = end  # type: ignore[assignment]
+        if catalogue.failure is not None:
+            catalogue.on_failure()
+
+    with (
+        tempfile.TemporaryDirectory(prefix="provision-lock-") as folder,
+        serve(catalogue) as address,
+    ):
+        question = Question(
+            requirements=inputs.requirements(),
+            constraints=inputs.constraints,
+            target=inputs.target,
+            index_url=address,
+            folder=Path(folder),
+        )
+        try:
+            return engine.compile(question, watch)
+        except EngineError as error:
+            if catalogue.failure is not None:
+                raise catalogue.failure from error
+            raise explain(catalogue, str(error)) from error
+
+
+def _package(
+    catalogue: Catalogue, client: Client, name: str, version: str, requires: tuple[str, ...]
+) -> LockedPackage:
+    project = catalogue.project(name)
+    candidate = project.candidates.get(version)
+    if candidate is None:
+        raise OutsideError(
+            "lock.unknown-version",
+            f"The resolver answered {name} {version}, which no index offered it.",
+            next_step="Try the other engine (`--engine`), and report this.",
+        )
+    records = catalogue.sources.records
+    files = tuple(_locked(project, file, client, records) for file in candidate.files)
+    return LockedPackage(
+        name=name, version=version, origin=project.kind, requires=requires, files=files
+    )
+
+
+def _locked(project: Project, file: IndexFile, client: Client, records: Records) -> LockedFile:
+    """A file with its hash and everyone who vouches for it."""
+    record = records.file(file.filename) if project.kind != "own-index" else None
+    if project.kind == "recorded" and record is not None:
+        where = record.seen_in
+        sha256 = record.sha256
+    else:
+        sha256 = file.sha256 or _hash_of(client, file, WHAT[project.kind])
+        where = (WHAT[project.kind] if file.sha256 else f"{WHAT[project.kind]}, hashed here",)
+        if record is not None and project.kind == "torch-index":
+            where += _agreeing(record.sha256, sha256, record.seen_in, file.filename)
+        elif record is not None:
+            _agreeing(record.sha256, sha256, record.seen_in * ENOUGH, file.filename)
+    return LockedFile(filename=file.filename, sha256=sha256, confirmed_by=len(where), where=where)
+
+
+def _agreeing(
+    recorded: str, found: str, seen_in: tuple[str, ...], filename: str
+) -> tuple[str, ...]:
+    """The records that confirm a hash; raises RefusedError when confirmed ones contradict it."""
+    if recorded == found:
+        return seen_in
+    if len(seen_in) < ENOUGH:
+        return ()
+    raise RefusedError(
+        "lock.hash-conflict",
+        f"The index serves {filename} with another hash than {len(seen_in)} records say.",
+        facts={"file": filename, "index": found, "recorded": recorded, "seen_in": list(seen_in)},
+        next_step="Do not lock from this index before its operator has explained this.",
+    )
+
+
+def _hash_of(client: Client, file: IndexFile, what: str) -> str:
+    """The hash of a file whose page does not tell it: the file has to be read once."""
+    seen = hashlib.sha256()
+    for piece in client.stream(file.url, what):
+        seen.update(piece)
+    return seen.hexdigest()
+
+
+def _warnings(packages: tuple[LockedPackage, ...]) -> Iterator[str]:
+    kinds: dict[Kind, list[str]] = {}
+    for package in packages:
+        kinds.setdefault(package.origin, []).append(package.name)
+        weak = [f.filename for f in package.files if package.origin == "recorded"
+                and f.confirmed_by < ENOUGH]  # fmt: skip
+        if weak:
+            yield f"{package.name}: one source alone vouches for the hash of {', '.join(weak)}"
+    for name in kinds.get("recorded", []):
+        yield f"{name}: hashes from written records, not read from the torch index"
