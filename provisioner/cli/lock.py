@@ -1,0 +1,324 @@
+"""`provision lock`: pin the packages of a cell with hashes, or check that they still fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from provisioner.cli.options import CELL, cell_options, common_options
+from provisioner.errors import Exit, FindingError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provisioner.cli.output import Output
+    from provisioner.cli.settings import Settings
+    from provisioner.lock.check import Standing
+    from provisioner.lock.compile import LockResult
+    from provisioner.lock.model import Choices, LockInput
+
+    Cell = Mapping[str, Any]
+    """The plain values of a cell, as spec.json has them."""
+
+LOCK_RUN_SCHEMA = "provision.lock-run/1"
+_SHOWN = 40
+
+
+class _How(NamedTuple):
+    """The switches of the command, and the output root."""
+
+    root: Path
+    engine: str
+    as_of: str | None
+    upgrade: tuple[str, ...]
+    own_index: tuple[str, ...]
+    single_source: bool | None
+    recorded: bool
+    lock_python: str | None
+    timeout: float
+    check: bool
+    refresh: bool
+    force: bool
+
+    @property
+    def own(self) -> dict[str, str]:
+        """Name -> address of the indexes of the user's own."""
+        pairs = [word.partition("=") for word in self.own_index]
+        for name, equals, url in pairs:
+            if not name or not equals or not url.startswith(("http://", "https://")):
+                raise UsageError(
+                    "lock.own-index-syntax",
+                    "--own-index takes NAME=URL with the http(s) address of a simple index.",
+                )
+        return {name: url for name, _, url in pairs}
+
+
+@click.command("lock")
+@click.argument("cell", required=False)
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "uv", "pip-tools"]),
+    default="auto",
+    envvar="PROVISION_ENGINE",
+    help="Who decides versions (auto: uv where it is installed). [env: PROVISION_ENGINE]",
+)
+@click.option("--as-of", metavar="DATE", help="Packages as they were on that day; none; or cell.")
+@click.option(
+    "--upgrade",
+    multiple=True,
+    metavar="NAME[=DATE]",
+    help="Take this package as of DATE (today), the others as before; repeatable.",
+)
+@click.option(
+    "--own-index",
+    multiple=True,
+    metavar="NAME=URL",
+    help="Take this package from that index and no other; repeatable.",
+)
+@click.option(
+    "--accept-single-source/--no-accept-single-source",
+    "single_source",
+    default=None,
+    help="Take recorded hashes that one project alone vouches for.",
+)
+@click.option("--recorded", is_flag=True, help="Recorded hashes; do not ask the torch index.")
+@click.option("--lock-python", metavar="PATH", help="The interpreter that pip-tools runs on.")
+@click.option("--timeout", type=click.FloatRange(0.1, 3600), default=30.0, metavar="SECONDS")
+@click.option("--check", is_flag=True, help="Write nothing, ask nobody: is the lock right?")
+@click.option("--refresh", is_flag=True, help="Lock again though nothing changed.")
+@click.option("--force", is_flag=True, help="Replace files that were edited or are not ours.")
+@click.option(
+    "--out",
+    "root",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="The folder of docker/ and lockfiles/ (default: this one).",
+)
+@cell_options
+@common_options
+def command(settings: Settings, out: Output, cell: str | None, **switches: Any) -> int:
+    """Pin the packages of CELL with hashes, or of the cell that the options select.
+
+    A lock whose inputs are the same is left as it is. `--check` alone looks at every lock below
+    the folder.
+
+    \b
+    provision lock torch2.0.1-cu117-py39-debian11-basepy
+    provision lock --cuda 11.8 --python-from base
+    provision lock --check
+    """
+    how = _How(**switches)
+    selected = bool(settings.chosen.keys() & {*(option.name for option in CELL), "file"})
+    if cell is None and not selected:
+        if how.check:
+            return _check(_locked_cells(how.root), how, out)
+        raise UsageError(
+            "lock.no-cell",
+            "Which cell? Name one, or select it with options.",
+            next_step="provision lock CELL (the folders below docker/), or provision lock "
+            "--cuda 11.8 --python-from base",
+        )
+    found = _recorded(how.root, cell) if cell is not None else _resolved(settings, out)
+    if found is None:
+        return int(Exit.REFUSED)
+    if how.check:
+        return _check([found[0]], how, out)
+    return _lock(*found, settings, how, out)
+
+
+# --- which cell ---
+
+
+def _resolved(settings: Settings, out: Output) -> tuple[Cell, Mapping[str, str]] | None:
+    import msgspec
+
+    from provisioner.cli.output import print_refusal
+    from provisioner.matrix.cell import Refusal
+    from provisioner.matrix.resolve import resolve
+
+    answer = resolve(settings.open().matrix, settings.request)
+    if isinstance(answer, Refusal):
+        print_refusal(out, answer, "provision lock")
+        return None
+    return msgspec.to_builtins(answer.cell), settings.mirrors
+
+
+def _recorded(root: Path, name: str) -> tuple[Cell, Mapping[str, str]]:
+    """The cell as it was rendered below `root`, with the mirrors that were named then."""
+    from provisioner.render.fileset import check_path
+    from provisioner.render.spec import read_spec
+
+    path = check_path(f"docker/{name}/spec.json")
+    try:
+        raw = (root / path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FindingError(
+            "lock.not-rendered",
+            f"There is no rendered cell {name} below {root.resolve()}.",
+            next_step="Render it (`provision render` with the options of the cell), or give those "
+            "options to `provision lock`.",
+        ) from None
+    spec = read_spec(raw, path)
+    return {**spec.cell, "name": name}, spec.mirrors
+
+
+def _locked_cells(root: Path) -> list[Cell]:
+    locks = sorted(path.parent.name for path in (root / "lockfiles").glob("*/lock.json"))
+    return [_recorded(root, name)[0] for name in locks]
+
+
+# --- check ---
+
+
+def _check(cells: list[Cell], how: _How, out: Output) -> int:
+    from provisioner.lock.check import SAID, standing
+
+    found = [standing(how.root, cell) for cell in cells]
+    bad = [each for each in found if each.state != "current"]
+    if out.json:
+        locks = [{"cell": each.cell, "state": each.state} for each in found]
+        out.result({"schema": LOCK_RUN_SCHEMA, "locks": locks})
+        return int(Exit.FINDING if bad else Exit.DONE)
+    out.line(f"{len(found)} lock{'' if len(found) == 1 else 's'}, {len(found) - len(bad)} right.")
+    for each in bad:
+        out.line(f"  {each.cell} {SAID[each.state]}: provision lock {each.cell}")
+    return int(Exit.FINDING if bad else Exit.DONE)
+
+
+# --- lock ---
+
+
+def _lock(
+    cell: Cell, mirrors: Mapping[str, str], settings: Settings, how: _How, out: Output
+) -> int:
+    from provisioner.lock.check import standing
+    from provisioner.lock.choices import Said, merged
+
+    if cell["python_from"] != "base":
+        raise RefusedError(
+            "lock.conda-half",
+            f"{cell['name']} takes its Python from conda; this version locks cells whose Python is "
+            "that of the base image.",
+            next_step="Ask for the cell with --python-from base.",
+        )
+    said = Said(
+        as_of=how.as_of, upgrades=how.upgrade, own=tuple(how.own), single_source=how.single_source
+    )
+    before = standing(how.root, cell)
+    choices = merged(before.lock.chosen if before.lock else None, said, _today())
+    if not how.refresh and standing(how.root, cell, choices).state == "current":
+        return _unchanged(before, out)
+    inputs = _inputs(cell, choices, settings)
+    result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
+    return _write(result, before, how, out)
+
+
+def _today() -> str:
+    import datetime as dt
+
+    return dt.datetime.now(dt.timezone.utc).date().isoformat()
+
+
+def _inputs(cell: Cell, choices: Choices, settings: Settings) -> LockInput:
+    from provisioner.lock.inputs import lock_input
+
+    systems = {system.id: system for system in settings.open().matrix.operating_systems}
+    system = systems.get(str(cell["os"]))
+    if system is None:
+        raise RefusedError(
+            "lock.unknown-os",
+            f"The matrix does not know {cell['os']}, so it cannot say which wheels run there.",
+            next_step="Give the matrix that the cell was rendered with (--matrix, --overlay).",
+        )
+    return lock_input(cell, choices, system.glibc)
+
+
+def _make(
+    cell: Cell,
+    inputs: LockInput,
+    choices: Choices,
+    mirrors: Mapping[str, str],
+    how: _How,
+    out: Output,
+) -> LockResult:
+    import os
+
+    from provisioner.lock.client import Client
+    from provisioner.lock.compile import Means, make_lock
+    from provisioner.lock.defaults import package_index
+    from provisioner.lock.find import find_engine
+    from provisioner.lock.sources import Addresses
+
+    client = Client(timeout_s=how.timeout)
+    package = package_index(mirrors.get("package_index"), os.environ)
+    engine = find_engine(how.engine, inputs.target, how.lock_python, client, package)
+    torch = cell["index_url"]
+    if "torch_index" in mirrors:
+        torch = f"{mirrors['torch_index'].rstrip('/')}/{cell['variant']}"
+    out.note(f"Locking {cell['name']} with {engine.name}.")
+    means = Means(
+        engine=engine,
+        client=client,
+        addresses=Addresses(
+            package=package,
+            torch=torch if inputs.torch_index is not None else None,
+            own=how.own,
+        ),
+        recorded_only=how.recorded,
+    )
+    return make_lock(inputs, choices, means)
+
+
+def _unchanged(before: Standing, out: Output) -> int:
+    if out.json:
+        out.result({"schema": LOCK_RUN_SCHEMA, "cell": before.cell, "state": "unchanged"})
+    else:
+        out.line(f"The lock of {before.cell} answers its cell; nothing to do.")
+    return int(Exit.DONE)
+
+
+def _write(result: LockResult, before: Standing, how: _How, out: Output) -> int:
+    from provisioner.lock.changes import changes
+    from provisioner.lock.writer import group_of, lock_files
+    from provisioner.render.journal import write
+
+    lock = result.lock
+    outcome = write(how.root, lock_files(lock), {group_of(lock.cell)}, force=how.force)
+    changed = changes(before.lock, lock) if before.lock is not None else []
+    if out.json:
+        out.result(
+            {
+                "schema": LOCK_RUN_SCHEMA,
+                "cell": lock.cell,
+                "state": "locked",
+                "engine": result.engine,
+                "seconds": round(result.seconds, 3),
+                "packages": len(lock.packages),
+                "as_of": lock.as_of,
+                "changes": changed,
+                "notes": result.notes,
+                "warnings": lock.warnings,
+                "created": outcome.created,
+                "updated": outcome.updated,
+                "pruned": outcome.pruned,
+            }
+        )
+        return int(Exit.DONE)
+    out.line(
+        f"{lock.cell}: {len(lock.packages)} packages as of {lock.as_of or 'any day'}, "
+        f"{sum(len(package.files) for package in lock.packages)} hashes, "
+        f"{result.seconds:.1f} s."
+    )
+    for line in (*changed[:_SHOWN], *(f"warning: {text}" for text in lock.warnings)):
+        out.line(f"  {line}")
+    if len(changed) > _SHOWN:
+        out.line(f"  and {len(changed) - _SHOWN} more")
+    for note in result.notes:
+        out.note(note)
+    for path in (*outcome.created, *outcome.updated, *outcome.pruned):
+        out.line(f"  {path}")
+    out.line()
+    out.line(f"Next: provision build {lock.cell}")
+    return int(Exit.DONE)
