@@ -87,11 +87,31 @@ class DocumentError(UsageError):
         }
 
 
-def _by_place(problem: Problem) -> tuple[bool, str, int, int]:
+_YAML_KINDS = frozenset(
+    {
+        "alias",
+        "control-character",
+        "duplicate-key",
+        "empty",
+        "encoding",
+        "key-type",
+        "merge-key",
+        "multiple-documents",
+        "syntax",
+        "tag",
+        "too-deep",
+        "too-large",
+    }
+)
+"""What is wrong with the YAML itself comes first: the rest may be no more than its consequence."""
+
+
+def _by_place(problem: Problem) -> tuple[bool, bool, str, int, int]:
+    later = problem.kind not in _YAML_KINDS
     place = problem.where
     if place is None:
-        return (True, "", 0, 0)
-    return (False, place.file, place.line, place.column)
+        return (later, True, "", 0, 0)
+    return (later, False, place.file, place.line, place.column)
 
 
 def _message(what: str, problems: tuple[Problem, ...], total: int) -> str:

@@ -31,10 +31,10 @@ def type_of(target: type) -> inspect.Type:
 
 
 def convert(root: Node, target: type[T]) -> tuple[T | None, list[Problem]]:
-    """The typed object, or None with every problem of the tree."""
+    """The typed object, or None with every problem of the tree that is not told already."""
     checker = _Checker()
     value = checker.check(root, type_of(target), ())
-    if checker.problems or value is _ABSENT:
+    if checker.problems or checker.incomplete:
         return None, checker.problems
     return msgspec.convert(value, target), []
 
@@ -51,6 +51,7 @@ def _members(kind: inspect.Type) -> tuple[inspect.Type, ...]:
 class _Checker:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self.incomplete = False
 
     def refuse(self, kind: str, message: str, node: Node, path: DocumentPath) -> Any:
         self.problems.append(Problem(kind=kind, message=message, path=path, where=node.where))
@@ -60,6 +61,7 @@ class _Checker:
         """The plain value of a node, or _ABSENT when it was refused."""
         members = _members(kind)
         if isinstance(node, Refused):
+            self.incomplete = True
             return _ABSENT
         if isinstance(node, Scalar):
             return self._scalar(node, members, path)
