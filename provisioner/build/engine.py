@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,9 @@ def connect(client: Client, environment: Mapping[str, str]) -> Engine:
     from docker.errors import DockerException
 
     host = environment.get("DOCKER_HOST") or _context_host(client)
+    api: DockerClient | None = None
     try:
+        _knock(host)
         api = docker.from_env(
             environment={**environment, "DOCKER_HOST": host},
             timeout=_API_SECONDS,
@@ -125,6 +128,8 @@ def connect(client: Client, environment: Mapping[str, str]) -> Engine:
         version = str(api.version().get("Version", "?"))
         info = api.info()
     except (DockerException, OSError) as error:
+        if api is not None:
+            api.close()
         raise _unreachable(error, host) from None
     return Engine(
         client=client,
@@ -133,6 +138,14 @@ def connect(client: Client, environment: Mapping[str, str]) -> Engine:
         version=version,
         free_bytes=_free_bytes(host, str(info.get("DockerRootDir", ""))),
     )
+
+
+def _knock(host: str) -> None:
+    """Opens and closes a local engine's socket: the system's own error is the clearest."""
+    if host.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(_API_SECONDS)
+            door.connect(host.removeprefix("unix://"))
 
 
 def _context_host(client: Client) -> str:
