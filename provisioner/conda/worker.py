@@ -191,8 +191,7 @@ class Installer:
             try:
                 await asyncio.to_thread(shutil.copyfile, source, target)
             except OSError as error:
-                reason = error.strerror or str(error)
-                raise Problem("conda.archive-missing", f"{source}: {reason}.") from None
+                raise Problem("conda.archive-missing", f"{source}: {error.strerror}.") from None
             return
         if self.offline:
             text = f"{archive.file_name} is in no cache, and the network is not to be used."
@@ -265,8 +264,7 @@ class Installer:
                     (self.prefix / entry["_path"]).chmod(0o755)  # made writable for the group
             missing = [f for f in record["files"] if not os.path.lexists(self.prefix / f)]
             if missing:
-                text = f"{record['fn']} left out {missing[0]}."
-                raise Problem("conda.install-incomplete", text)
+                raise Problem("conda.install-incomplete", f"Missing after it: {missing[0]}.")
             write_atomically(path, json.dumps(record, indent=2, sort_keys=True).encode() + b"\n")
         if seen != set(archives):
             text = f"Not installed: {', '.join(sorted(set(archives) - seen))}."
@@ -350,9 +348,8 @@ def install(options: argparse.Namespace) -> None:
     """Installs as the options say; a prefix made here is gone again on failure. Raises Problem."""
     prefix = Path(options.prefix)
     if not prefix.is_absolute() or len(os.fsencode(options.prefix)) > MAX_PREFIX:
-        raise Problem(
-            "conda.prefix-bad", f"PREFIX must be an absolute path of at most {MAX_PREFIX} bytes.", 2
-        )
+        text = f"PREFIX must be an absolute path of at most {MAX_PREFIX} bytes."
+        raise Problem("conda.prefix-bad", text, 2)
     try:
         data = Path(options.lock).read_bytes()
     except OSError as error:
