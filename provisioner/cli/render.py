@@ -9,7 +9,7 @@ import click
 
 from provisioner.cli.options import CELL, cell_options, common_options
 from provisioner.cli.output import note_age, print_refusal
-from provisioner.errors import Exit, UsageError
+from provisioner.errors import Exit, FindingError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,12 @@ def command(settings: Settings, out: Output, **switches: Any) -> int:
     recover_first(how.root, out, reads_only=how.check or how.diff)
     recorded = recorded_specs(how.root)
     if recorded_only:
+        if not recorded:
+            raise FindingError(
+                "render.no-cells",
+                f"There is no rendered cell below {how.root.resolve()}, so nothing was checked.",
+                next_step="Name the folder of docker/ and lockfiles/ with --out, or render first.",
+            )
         return _check(recorded_job(recorded, _facts_by_mirrors(settings)), how, out)
     if how.every:
         job = every_cell_job(facts_of(settings), recorded)
