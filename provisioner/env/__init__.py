@@ -1,0 +1,1 @@
+"""Environments on a machine: built from locks, one owner per file, switched as a whole."""
