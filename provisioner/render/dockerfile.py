@@ -23,26 +23,39 @@ REQUIREMENTS = "requirements.txt"
 REQUIREMENTS_TORCH = "requirements-torch.txt"
 """The pip locks: of the package index; of the torch index, for cells whose torch comes from it."""
 
-CONDA_LOCK = "conda-lock.yml"
-"""The conda lock, for cells whose Python is conda's."""
+CONDA_LOCKS = {"x86_64": "conda-linux-64.lock", "aarch64": "conda-linux-aarch64.lock"}
+"""The conda lock that a build installs from, for cells whose Python is conda's: it has a sha256
+for each archive and needs no YAML reader."""
 
 PREFIX = "/opt/env"
 _PROBE = Path(__file__).resolve().parent.parent / "verify" / "probe.py"
-_IN_IMAGE = tuple(map(Safe, ("expect.json", "probe.py", "provision-verify", "spec.json")))
+_CONDA_INSTALL = _PROBE.parent.parent / "conda" / "worker.py"
+_SEEN = tuple(map(Safe, ("expect.json", "probe.py", "provision-verify", "spec.json")))
+_SEEN_BY_BUILDER = tuple(map(Safe, ("conda-install.py", "conda-install.txt")))
 
 
 def emit(context: CellContext) -> list[RenderedFile]:
     """Returns the Dockerfile and the files beside it, except the specs."""
-    cell = context.cell
+    conda = context.cell.python_from == "conda"
     made_by = {"made_by": context.made_by}
-    seen = made_by | {"docker": context.docker, "locks": context.locks, "files": _IN_IMAGE}
-    eager = made_by | {"eager": not cell.compile}
-    return [
+    seen = made_by | {
+        "docker": context.docker,
+        "locks": context.locks,
+        "files": _SEEN + (_SEEN_BY_BUILDER if conda else ()),
+    }
+    eager = made_by | {"eager": not context.cell.compile}
+    files = [
         _file(context, "Dockerfile", fill("Dockerfile.j2", template_values(context))),
         _file(context, "Dockerfile.dockerignore", fill("dockerignore.j2", seen)),
         _file(context, "provision-verify", fill("provision-verify.j2", eager), mode=0o755),
-        _file(context, "probe.py", _probe()),
+        _file(context, "probe.py", _copy(_PROBE)),
     ]
+    if conda:
+        files += [
+            _file(context, "conda-install.py", _copy(_CONDA_INSTALL)),
+            _file(context, "conda-install.txt", fill("conda-install.txt.j2", made_by)),
+        ]
+    return files
 
 
 def lock_names(cell: Mapping[str, Any]) -> tuple[str, ...]:
@@ -54,14 +67,15 @@ def lock_names(cell: Mapping[str, Any]) -> tuple[str, ...]:
     if any("+" in pin for pin in cell["requirements"]):
         names.append(REQUIREMENTS_TORCH)
     if cell["python_from"] == "conda":
-        names.append(CONDA_LOCK)
+        names.append(CONDA_LOCKS[cell["arch"]])
     return tuple(names)
 
 
 def lock_files(context: CellContext) -> tuple[Safe, ...]:
     """Returns the lock files of the cell, see `lock_names`."""
     cell = context.cell
-    names = lock_names({"requirements": cell.requirements, "python_from": cell.python_from})
+    plain = {key: getattr(cell, key) for key in ("requirements", "python_from", "arch")}
+    names = lock_names(plain)
     return tuple(Safe(name) for name in names)
 
 
@@ -70,10 +84,10 @@ def _file(context: CellContext, name: str, content: bytes, mode: int = 0o644) ->
     return RenderedFile(path=path, content=content, group=context.group, mode=mode)
 
 
-@lru_cache(maxsize=1)
-def _probe() -> bytes:
-    """The verification, byte for byte: its report names the hash of the code that judged."""
-    return _PROBE.read_bytes()
+@lru_cache(maxsize=4)
+def _copy(path: Path) -> bytes:
+    """A file of this package, byte for byte: reports name the hash of the code that judged."""
+    return path.read_bytes()
 
 
 def template_values(context: CellContext) -> dict[str, Any]:
@@ -92,7 +106,7 @@ def template_values(context: CellContext) -> dict[str, Any]:
         "machine": checked("name", cell.arch, "the architecture"),
         "platform": Safe(PLATFORMS[cell.arch]),
         "lock_files": _words(locks),
-        "conda_lock": Safe(CONDA_LOCK),
+        "conda_lock": Safe(CONDA_LOCKS[cell.arch]),
         "pip_locks": _words(Safe(f"{context.locks}/{name}") for name in locks if "req" in name),
         "pip_steps": _pip_steps(context),
         "conda": conda,

@@ -11,8 +11,8 @@ import pytest
 from support.cells import rendered, resolved
 
 EXPECTED = Path(__file__).parent / "expected"
-NOT_COMPARED = ("docker/probe.py", "docker/spec.json")
-"""The probe is a copy; the spec tells the decisions in words that have tests of their own."""
+NOT_COMPARED = ("docker/probe.py", "docker/conda-install.py", "docker/spec.json")
+"""The programs are copies; the spec tells the decisions in words that have tests of their own."""
 
 MIRRORS = {
     "package_index": "https://mirror.example/index/simple",

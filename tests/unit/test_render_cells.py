@@ -85,8 +85,8 @@ def test_the_lock_check_asks_for_every_lock_that_the_build_reads(cell: Resolutio
     assert found is not None
     wanted = set(found[1].split())
     assert ("requirements-torch.txt" in wanted) == ("+" in cell.cell.requirements[0])
-    assert ("conda-lock.yml" in wanted) == (cell.cell.python_from == "conda")
-    read = set(re.findall(r"lockfiles/[^/ ]+/([a-z.-]+)(?=[ \n])", text)) - {""}
+    assert ("conda-linux-64.lock" in wanted) == (cell.cell.python_from == "conda")
+    read = set(re.findall(r"lockfiles/[^/ ]+/([a-z0-9.-]+)(?=[ \n])", text)) - {""}
     assert read <= wanted
     assert f"run 'provision lock {cell.cell.name}'" in text
 
@@ -113,8 +113,8 @@ def test_every_file_names_the_command_that_makes_it_again(cell: Resolution) -> N
     files = rendered(cell)
     command = shlex.join(["provision", "render", *cell_options(cell)])
     for path, text in files.items():
-        if path.endswith("probe.py"):
-            continue  # a copy: its report names the hash of the very bytes
+        if path.endswith(".py"):
+            continue  # a copy: reports name the hash of the very bytes
         if path.endswith(".json"):
             assert json.loads(text)["made_by"] == command
         else:
@@ -154,6 +154,21 @@ def test_requirements_and_constraints_hold_the_cells_pins(cell: Resolution) -> N
         for bound in cell.cell.constraints:
             if bound.startswith(("numpy", "setuptools")):
                 assert bound in document["dependencies"]
+
+
+def test_the_builder_installs_what_our_own_locks_pin() -> None:
+    text = rendered(EVERY[0])["docker/conda-install.txt"]
+    ours = (PROJECT / "requirements" / "run.txt").read_text(encoding="ascii")
+    pins = re.findall(r"(?m)^[a-z-]+==\S+ \\\n(?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", text)
+    assert len(pins) == 1
+    assert pins[0] in ours
+
+
+def test_copies_are_the_bytes_of_this_package() -> None:
+    files = rendered(EVERY[0])
+    for name, source in (("probe.py", "verify/probe.py"), ("conda-install.py", "conda/worker.py")):
+        source_text = (PROJECT / "provisioner" / source).read_text(encoding="utf-8")
+        assert files[f"docker/{name}"] == source_text
 
 
 # --- one request, the same bytes ---

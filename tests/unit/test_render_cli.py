@@ -14,6 +14,8 @@ FILES = {
     "docker-bake.json",
     f"docker/{DEFAULT}/Dockerfile",
     f"docker/{DEFAULT}/Dockerfile.dockerignore",
+    f"docker/{DEFAULT}/conda-install.py",
+    f"docker/{DEFAULT}/conda-install.txt",
     f"docker/{DEFAULT}/expect.json",
     f"docker/{DEFAULT}/probe.py",
     f"docker/{DEFAULT}/provision-verify",
@@ -65,14 +67,14 @@ def test_a_cell_is_written_and_the_next_command_named(render: Shell) -> None:
     assert render("--cuda", "11.8") == 0
     assert render.files() == FILES
     assert render.out.startswith(f"{DEFAULT}\n")
-    assert "10 created, 0 updated, 0 unchanged, 0 pruned" in render.out
+    assert "12 created, 0 updated, 0 unchanged, 0 pruned" in render.out
     assert f"Next: provision lock {DEFAULT}" in render.out
     assert (render.root / f"docker/{DEFAULT}/provision-verify").stat().st_mode & 0o777 == 0o755
 
 
 def test_once_locked_the_next_command_is_the_build(render: Shell) -> None:
     render("--cuda", "11.8")
-    for name in ("requirements.txt", "requirements-torch.txt", "conda-lock.yml"):
+    for name in ("requirements.txt", "requirements-torch.txt", "conda-linux-64.lock"):
         assert f"provision lock {DEFAULT}" in render.json("--cuda", "11.8")["next"]
         (render.root / "lockfiles" / DEFAULT / name).write_text("x", encoding="ascii")
     assert f"provision build {DEFAULT}" in render.json("--cuda", "11.8")["next"]
