@@ -145,12 +145,15 @@ def _unknown(matrix: Matrix, kind: str, name: str) -> Refusal:
     names = [release.torch for release in matrix.releases]
     names += [toolkit.series for toolkit in matrix.toolkits]
     names += [gpu.name for gpu in matrix.gpus] + [system.id for system in matrix.operating_systems]
-    names += [f"driver:{branch.branch}" for branch in matrix.driver_branches]
-    asked = f"{kind}:{name}" if kind == "driver" else name
-    if asked[:1].isdigit() and asked.count(".") >= 2:
-        close = _closest_releases(matrix, asked)
+    number = name.partition(".")[0]
+    if kind == "driver" and number.isdecimal():
+        branches = [branch.branch for branch in matrix.driver_branches]
+        near = sorted(branches, key=lambda branch: (abs(branch - int(number)), branch))
+        close = [f"driver:{branch}" for branch in near[:3]]
+    elif name[:1].isdigit() and name.count(".") >= 2:
+        close = _closest_releases(matrix, name)
     else:
-        close = difflib.get_close_matches(asked, names, n=3, cutoff=0.4)
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
     return Refusal(
         code="matrix.unknown-name",
         message=f"The matrix (as of {matrix.meta.as_of}) has nothing with the name "
