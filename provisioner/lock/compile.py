@@ -69,6 +69,7 @@ def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
     catalogue.warm(inputs.requirements())
     try:
         pins = _ask(catalogue, means.engine)
+        _check_offered(catalogue, pins)
         edges = walk(inputs, pins, catalogue.metadata)
         check_pins(inputs, pins, edges)
         requires = prove_whole(pins, edges, inputs.constraints)
@@ -129,17 +130,21 @@ def _ask(catalogue: Catalogue, engine: Engine) -> dict[str, str]:
             raise explain(catalogue, str(error)) from error
 
 
+def _check_offered(catalogue: Catalogue, pins: dict[str, str]) -> None:
+    for name, version in sorted(pins.items()):
+        if version not in catalogue.project(name).candidates:
+            raise OutsideError(
+                "lock.unknown-version",
+                f"The resolver answered {name} {version}, which no index offered it.",
+                next_step="Try the other engine (`--engine`), and report this.",
+            )
+
+
 def _package(
     catalogue: Catalogue, client: Client, name: str, version: str, requires: tuple[str, ...]
 ) -> LockedPackage:
     project = catalogue.project(name)
-    candidate = project.candidates.get(version)
-    if candidate is None:
-        raise OutsideError(
-            "lock.unknown-version",
-            f"The resolver answered {name} {version}, which no index offered it.",
-            next_step="Try the other engine (`--engine`), and report this.",
-        )
+    candidate = project.candidates[version]
     records = catalogue.sources.records
     files = tuple(_locked(project, file, client, records) for file in candidate.files)
     return LockedPackage(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _INDEX_VARIABLES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+_SETTING = re.compile(r"^([a-z.-]+)='(.*)'$", re.MULTILINE)
 _NAMED = re.compile(r"^[A-Za-z0-9._-]+=")
 _DEFAULT = re.compile(r"\(default:? (https?://[^\s)]+)\)")
 
@@ -48,8 +49,8 @@ def pip_setting(key: str) -> str | None:
         configuration = Configuration(isolated=False)
         configuration.load()
     except Exception:  # noqa: BLE001 - internals of another project; the command line is left
-        told = (_pip("config", "get", f"{part}.{key}") for part in ("install", "global"))
-        return next((text.strip() for text in told if text and text.strip()), None)
+        told = dict(_SETTING.findall(_pip("config", "list") or ""))
+        return told.get(f"install.{key}") or told.get(f"global.{key}")
 
     def value(name: str) -> str | None:
         try:

@@ -23,7 +23,7 @@ _REACH = "Check the network, or name a mirror: `--mirror package_index=URL` or t
 
 def transient(error: http.HTTPError) -> bool:
     """Returns whether the same request may succeed a moment later."""
-    return not isinstance(error, (http.SSLError, http.LocationParseError, http.ProxyError))
+    return not isinstance(error, (http.SSLError, http.LocationValueError, http.ProxyError))
 
 
 def of_exception(error: http.HTTPError, url: str, what: str, timeout_s: float) -> OutsideError:
@@ -31,10 +31,10 @@ def of_exception(error: http.HTTPError, url: str, what: str, timeout_s: float) -
     host = urlsplit(url).hostname or "?"
     if isinstance(error, http.NameResolutionError):
         return _error("index.dns", f"The {what} cannot be found: no address for {host}.", url)
-    if isinstance(error, http.ProxyError):
+    if isinstance(error, (http.ProxyError, http.ProxySchemeUnknown)):
         return _error(
             "index.proxy",
-            f"The {what} cannot be reached: the proxy did not take the connection to {host}.",
+            f"The {what} cannot be reached: the proxy takes no connection to {host}.",
             url,
             "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY.",
         )
@@ -42,13 +42,15 @@ def of_exception(error: http.HTTPError, url: str, what: str, timeout_s: float) -
         reason = getattr(error.args[0], "verify_message", None) or type(error.args[0]).__name__
         text = f"The {what} shows a certificate for {host} that is not trusted: {reason}."
         return _error("index.tls", text, url, _CA)
+    if isinstance(error, http.NewConnectionError):  # a kind of timeout to urllib3: before that
+        reason = str(error).rpartition(": ")[2]
+        text = f"The {what} at {host} cannot be reached: {reason}."
+        return _error("index.connection", text, url)
     if isinstance(error, http.TimeoutError):
         text = f"The {what} at {host} did not answer within {timeout_s:g} s."
         return _error("index.timeout", text, url, f"{_REACH} `--timeout` sets the limit.")
-    reason = type(error).__name__
-    if isinstance(error, http.NewConnectionError):
-        reason = str(error).rpartition(": ")[2]
-    return _error("index.connection", f"The {what} at {host} cannot be reached: {reason}.", url)
+    text = f"The connection to the {what} at {host} broke: {type(error).__name__}."
+    return _error("index.connection", text, url)
 
 
 def of_status(status: int, url: str, what: str) -> OutsideError:
