@@ -74,7 +74,7 @@ def load_journal(tree: Tree, path: str) -> Journal:
                 check_path(step.path)
         for folder in journal.made:
             check_path(folder)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise _damaged(tree.root, str(error)) from None
     except UsageError as error:
         raise _damaged(tree.root, error.message) from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from output_tools import AtCall, child, debris, failure, files_of, finish, snapshot
+from output_tools import AtCall, child, debris, failure, files_of, finish, names, snapshot
 
 from provisioner.errors import OutsideError
 from provisioner.render.journal import apply, recover, write
@@ -158,6 +158,29 @@ def test_a_file_size_limit_leaves_the_old_tree_untouched(tmp_path: Path, limit: 
     assert finish(child(work)) == 0
     assert snapshot(root) == before
     assert debris(root) == []
+
+
+def test_many_folders_need_few_descriptors(tmp_path: Path) -> None:
+    content = {f"docker/c{number}/deep/er/Dockerfile": "x" for number in range(200)}
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+        write(tmp_path / "out", files_of(content), G)
+        assert check(tmp_path / "out", files_of(content), G) == []
+        write(tmp_path / "out", files_of({}), G)
+
+    assert finish(child(work)) == 0
+    assert names(tmp_path / "out") == [".provision-manifest.json"]
+
+
+def test_a_new_root_does_not_stay_when_its_first_write_fails(tmp_path: Path) -> None:
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+        with pytest.raises(OutsideError, match="file too large"):
+            write(tmp_path / "deep" / "out", files_of(NEW), G)
+
+    assert finish(child(work)) == 0
+    assert names(tmp_path) == []
 
 
 # --- read-only and other users ------------------------------------------------------------

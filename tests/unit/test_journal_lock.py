@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from output_tools import child, debris, files_of, finish
+from output_tools import AtCall, child, debris, files_of, finish
 
 from provisioner.errors import Exit
 from provisioner.render.journal import recover, write
@@ -121,6 +121,17 @@ def test_the_lock_excludes(tmp_path: Path) -> None:
     assert [finish(pid) for pid in pids] == [0, 0, 0, 0]
     assert counter.read_text() == "40"
     assert debris(tmp_path) == []
+
+
+def test_a_lock_file_removed_by_its_last_holder_is_not_taken(tmp_path: Path) -> None:
+    """Between our opening and our locking it the holder ends: what we locked has no name."""
+    with (
+        AtCall(1, (tmp_path / LOCK).unlink, frozenset({"flock"})) as at,
+        locked(tmp_path, wait_s=5),
+    ):
+        assert at.fired
+        with (tmp_path / LOCK).open() as handle, pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_writers_at_once_end_as_one_of_them_with_all_groups(tmp_path: Path) -> None:
