@@ -63,18 +63,18 @@ def print_refusal(out: Output, refusal: Refusal, command: str) -> int:
     if out.json:
         out.result({"schema": REFUSAL_SCHEMA, "refusal": refusal})
         return int(Exit.REFUSED)
-    click.echo(f"provision: {refusal.message} [{refusal.code}]", err=True)
+    _say(f"provision: {refusal.message} [{refusal.code}]")
     for label, facts in (("have", refusal.have), ("need", refusal.need)):
         for name, value in facts.items():
-            click.echo(f"  {label} {name}: {_plain(value)}", err=True)
+            _say(f"  {label} {name}: {_plain(value)}")
     if refusal.source:
         mark = "" if refusal.verified else " (not confirmed at first hand)"
-        click.echo(f"  read from: {', '.join(refusal.source)}{mark}", err=True)
+        _say(f"  read from: {', '.join(refusal.source)}{mark}")
     if refusal.nearest:
-        click.echo("Nearest:", err=True)
+        _say("Nearest:")
     for near in refusal.nearest:
         options = " ".join(shlex.quote(option) for option in near.options)
-        click.echo(f"  {command} {options}   # {near.differs}", err=True)
+        _say(f"  {command} {options}   # {near.differs}")
     return int(Exit.REFUSED)
 
 
@@ -116,11 +116,11 @@ def print_error(error: ProvisionError, *, as_json: bool, exit_status: Exit | Non
         shown = {**error.to_dict(), "exit_status": int(status)}
         click.echo(to_json({"schema": ERROR_SCHEMA, "error": shown}))
         return
-    click.echo(f"provision: {error.message} [{error.code}]", err=True)
+    _say(f"provision: {error.message} [{error.code}]")
     for name, value in error.facts.items():
-        click.echo(f"  {name}: {_plain(value)}", err=True)
+        _say(f"  {name}: {_plain(value)}")
     if error.next_step:
-        click.echo(f"Next: {error.next_step}", err=True)
+        _say(f"Next: {error.next_step}")
 
 
 def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
@@ -143,8 +143,14 @@ def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
         }
         click.echo(to_json({"schema": ERROR_SCHEMA, "error": shown}))
         return
-    click.echo(f"provision: {message} [usage]", err=True)
-    click.echo(f"Next: {next_step}", err=True)
+    _say(f"provision: {message} [usage]")
+    _say(f"Next: {next_step}")
+
+
+def _say(text: str) -> None:
+    """A line on standard error; what could steer a terminal is shown, not sent."""
+    shown = (char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
+    click.echo("".join(shown), err=True)
 
 
 def _plain(value: Any) -> str:

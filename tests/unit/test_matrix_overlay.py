@@ -139,11 +139,16 @@ BAD = [
     ("colour: blue\n", "unknown-key", "colour", "$.colour"),
     ("- a\n", "wrong-type", "- a", "$"),
     ("defaults:\n\n  torch: 2.4.0\n", "dangling-reference", "torch", "$.defaults.torch"),
-    ("toolkits:\n\n  '11.7': null\n", "dangling-reference", None, "$.releases[0].variants[0].toolkit"),  # noqa: E501
+    (
+        "toolkits:\n\n  '11.7': null\n",
+        "dangling-reference",
+        None,
+        "$.releases[0].variants[0].toolkit",
+    ),
     ("releases:\n  2.0.1:\n    glibc: null\n", "missing-key", "glibc", "$.releases[1].glibc"),
     ("a: &a x\n", "alias", "&a", "$.a"),
     ("releases:\n  2.0.1:\n    torch: 2.0.2\n", "dangling-reference", None, "$.defaults.torch"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "kind", "at", "path"), BAD)
