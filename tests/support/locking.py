@@ -1,20 +1,28 @@
 """Locks made for tests: a small cell, local indexes, a real engine."""
 
+import contextlib
 import os
-import shutil
 import sys
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from provisioner.errors import OutsideError
 from provisioner.lock.client import Client
 from provisioner.lock.compile import LockResult, Means, make_lock
 from provisioner.lock.engines import Engine, PipTools, Uv
-from provisioner.lock.find import find_uv
+from provisioner.lock.find import find_python, find_uv
+from provisioner.lock.inputs import lock_input
 from provisioner.lock.model import Choices, LockInput, Target
 from provisioner.lock.recorded import Records
 from provisioner.lock.sources import Addresses
+from provisioner.matrix.cell import Request, Resolution
+from provisioner.matrix.load import load_matrix
+from provisioner.matrix.model import Matrix
+from provisioner.matrix.resolve import resolve
 from support.simpleindex import Index
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -45,6 +53,20 @@ GPU_CELL = msgspec.structs.replace(
     torch_index=None,
 )
 """torch from the package index, nothing else."""
+
+
+@lru_cache(maxsize=1)
+def shipped_matrix() -> Matrix:
+    """The matrix of this checkout."""
+    return load_matrix(cache=False).matrix
+
+
+def cell_input(**asked: Any) -> LockInput:
+    """What decides the lock of a cell of the shipped matrix, on the Python of its base image."""
+    found = resolve(shipped_matrix(), Request(python_from="base", **asked))
+    assert isinstance(found, Resolution), found
+    glibc = {system.id: system.glibc for system in shipped_matrix().operating_systems}
+    return lock_input(msgspec.to_builtins(found.cell), Choices(), glibc[found.cell.os])
 
 
 def uv() -> Engine:
@@ -94,6 +116,10 @@ def files(result: LockResult, name: str) -> list[str]:
 
 
 def python(series: str) -> str | None:
-    """An interpreter of a series for tests that need it: variable, path, or the usual places."""
-    number = series.replace(".", "")
-    return os.environ.get(f"PROVISION_PYTHON_{number}") or shutil.which(f"python{series}")
+    """An interpreter of a series that starts: named by variable, on the path, or of pyenv."""
+    target = Target(python=series, arch=os.uname().machine, glibc="2.17")
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    for named in (None, *sorted(map(str, pyenv.glob(f"versions/{series}.*/bin/python")))):
+        with contextlib.suppress(OutsideError):
+            return find_python(target, named, os.environ)
+    return None

@@ -1,7 +1,11 @@
 """Locks from real local indexes: one index per name, days, hashes, guards, both engines alike."""
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +19,7 @@ from support.locking import (
     pip_tools,
     uv,
 )
+from support.simpleindex import make
 
 from provisioner.errors import OutsideError, ProvisionError, RefusedError
 from provisioner.lock.engines import Engine
@@ -343,6 +348,32 @@ def test_a_page_without_hashes_makes_us_hash(indexes: Indexes) -> None:
     filelock = next(package for package in result.lock.packages if package.name == "filelock")
     assert filelock.files[0].sha256 == hashlib.sha256(wheel.body).hexdigest()
     assert filelock.files[0].where == ("package index, hashed here",)
+
+
+def install(index_url: str, requirements: Path, target: Path) -> "subprocess.CompletedProcess[str]":
+    """What the images do with a lock."""
+    command = [sys.executable, "-m", "pip", "install", "--isolated", "--no-cache-dir", "--no-deps"]
+    command += ["--only-binary", ":all:", "--require-hashes", "--index-url", index_url]
+    command += ["--target", str(target), "--requirement", str(requirements)]
+    environ = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INPUT": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environ)
+
+
+def test_what_was_locked_installs_and_a_tampered_wheel_does_not(
+    indexes: Indexes, tmp_path: Path
+) -> None:
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(requirements_texts(locked(CPU_CELL, indexes).lock)["requirements.txt"])
+    good = install(indexes.package.url, requirements, tmp_path / "good")
+    assert good.returncode == 0, good.stderr
+    assert (tmp_path / "good" / "filelock.py").is_file()
+    wheel = indexes.package.projects["filelock"][0]
+    tampered = make("filelock", "3.12.2", ("evil",), "-py3-none-any")[2]
+    wheel.body, wheel.sha256 = tampered, hashlib.sha256(tampered).hexdigest()
+    bad = install(indexes.package.url, requirements, tmp_path / "bad")
+    assert bad.returncode != 0
+    assert "HASH" in bad.stderr.upper()
+    assert not (tmp_path / "bad" / "filelock.py").exists()
 
 
 # --- recorded hashes ---

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from support.cells import shipped_matrix
+from support.locking import shipped_matrix
 
 from provisioner.lock.model import Target
 from provisioner.lock.recorded import ENOUGH, load_records
