@@ -12,11 +12,11 @@ from provisioner.cli.output import note_age, print_refusal
 from provisioner.errors import Exit, FindingError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from provisioner.cli.output import Output
     from provisioner.cli.settings import Settings
-    from provisioner.render.context import CellContext
+    from provisioner.render.context import CellContext, Facts
     from provisioner.render.job import Job
     from provisioner.render.journal import Outcome
     from provisioner.render.plan import Difference
@@ -104,7 +104,7 @@ def _one(settings: Settings, how: _How, recorded: Mapping[str, Recorded], out: O
     return status
 
 
-def facts_of(settings: Settings) -> Any:
+def facts_of(settings: Settings) -> Facts:
     """The matrix of the settings as the renderers take it."""
     from provisioner.render.context import Facts
 
@@ -112,7 +112,7 @@ def facts_of(settings: Settings) -> Any:
     return Facts(matrix=opened.matrix, sha256=opened.sha256, mirrors=settings.mirrors)
 
 
-def _facts_by_mirrors(settings: Settings) -> Any:
+def _facts_by_mirrors(settings: Settings) -> Callable[[dict[str, str]], Facts]:
     """A function from a cell's own mirrors to the matrix with them."""
     from provisioner.cli.settings import with_mirrors
     from provisioner.matrix.load import load_matrix

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cells import rendered, resolved
+from support.rendering import rendered, resolved
 
 EXPECTED = Path(__file__).parent / "expected"
 NOT_COMPARED = ("docker/probe.py", "docker/conda-install.py", "docker/spec.json")

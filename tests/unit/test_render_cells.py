@@ -15,8 +15,8 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cells import bent, every_cell, facts, rendered, resolved
 from support.engine import PROJECT
+from support.rendering import bent, every_cell, facts, rendered, resolved
 
 from provisioner.cli.options import CELL
 from provisioner.errors import UsageError

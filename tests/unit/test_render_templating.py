@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cells import every_cell, facts
+from support.rendering import every_cell, facts
 
 from provisioner.render import templating
 from provisioner.render.context import CellContext
