@@ -216,7 +216,7 @@ def _joined(name: str, parts: list[str]) -> str:
             f"{name} is named more than once, with a build: {', '.join(parts)}.",
             next_step="Name it once.",
         )
-    return name + ",".join(_conda_bound(part) for part in parts)
+    return f"{name} " + ",".join(_conda_bound(part) for part in parts)
 
 
 def _conda_bound(bound: str) -> str:

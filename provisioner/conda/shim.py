@@ -300,11 +300,12 @@ def run_and_leave() -> NoReturn:
     After a solve the library's threads can crash it there, when the answer was already right.
     """
     try:
-        status = main(sys.argv[1:])
+        try:
+            status = main(sys.argv[1:])
+        except SystemExit as stop:  # --version and --help
+            status = stop.code if isinstance(stop.code, int) else 0
         sys.stdout.flush()
         sys.stderr.flush()
-    except SystemExit as stop:  # --version and --help
-        status = stop.code if isinstance(stop.code, int) else 0
     except OSError:  # the reader went away, or its disk is full
         status = int(Exit.OUTSIDE)
     os._exit(status)
