@@ -5,8 +5,12 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.measure import Goal, alternate, per_call, spend, tool
+
+if TYPE_CHECKING:
+    from provisioner.render.context import Facts
 
 RECIPE = Path(__file__).parent / "recipes" / "pytorch.py"
 
@@ -59,19 +63,18 @@ def render_process(runs: int) -> list[Goal]:
 
 
 def in_process() -> list[Goal]:
-    """Rendering one cell, writing all, and one query, once everything is loaded."""
+    """Rendering one cell and one query, once everything is loaded."""
     from provisioner.matrix.cell import Request, Resolution
-    from provisioner.matrix.load import load_matrix
     from provisioner.matrix.resolve import resolve
     from provisioner.render.engine import render_cell
 
-    loaded = load_matrix()
-    answer = resolve(loaded.matrix, Request(cuda="11.8"))
+    facts = _facts()
+    answer = resolve(facts.matrix, Request(cuda="11.8"))
     if not isinstance(answer, Resolution):
         raise TypeError(answer.message)
-    cell = per_call(lambda: render_cell(answer, loaded))
+    cell = per_call(lambda: render_cell(answer, facts))
     request = Request(torch="latest", gpu=("GTX 1080",), compile=False)
-    query = per_call(lambda: resolve(loaded.matrix, request))
+    query = per_call(lambda: resolve(facts.matrix, request))
     return [
         Goal(
             name="rendering one cell in process",
@@ -94,15 +97,17 @@ def in_process() -> list[Goal]:
 
 def render_all() -> Goal:
     """Files a second of `provision render --all`, from resolving to the synced tree."""
-    from provisioner.cli.render import all_resolutions, render_tree
-    from provisioner.matrix.load import load_matrix
+    from provisioner.render.job import every_cell_job
+    from provisioner.render.journal import write
 
-    loaded = load_matrix()
-    render_tree(all_resolutions(loaded.matrix)[:1], loaded)
+    facts = _facts()
+    every_cell_job(facts, {})
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        written = render_tree(all_resolutions(loaded.matrix), loaded, root=Path(folder))
+        job = every_cell_job(facts, {})
+        outcome = write(Path(folder), job.files, job.groups)
         seconds = time.perf_counter() - begun
+    written = len(outcome.created)
     return Goal(
         name="provision render --all",
         value=written / seconds,
@@ -111,6 +116,14 @@ def render_all() -> Goal:
         better="more",
         detail=f"{written} files in {seconds:.2f} s of wall time, staged, synced and renamed",
     )
+
+
+def _facts() -> Facts:
+    from provisioner.matrix.load import load_matrix
+    from provisioner.render.context import Facts
+
+    loaded = load_matrix()
+    return Facts(matrix=loaded.matrix, sha256=loaded.sha256, mirrors={})
 
 
 def goals(runs: int) -> list[Goal]:
