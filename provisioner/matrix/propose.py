@@ -70,6 +70,8 @@ def propose(matrix: Matrix, torch: str, view: IndexView, day: str) -> Proposal |
     source = f"package index, read {day}"
     known = pythons(wheels, "x86_64")
     triton = _triton(needs, view, known[0] if known else "3.10")
+    if triton is None and series is not None and before.compile.supported:
+        return f"torch {torch} asks for no triton, unlike {before.torch}: look at it by hand."
     release: dict[str, Any] = {
         "torch": torch,
         "released": _released(wheels, day),
