@@ -184,7 +184,7 @@ def ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     then pip's own `cert` setting; without one the system's certificates count.
     """
     named = next(((v, environ[v]) for v in _CA_VARIABLES if environ.get(v)), None)
-    if named is None and (setting := pip_setting("cert")):
+    if named is None and (setting := pip_setting("cert", environ)):
         named = ("pip's setting `cert`", setting)
     if named is not None:
         return _context_of(*named)

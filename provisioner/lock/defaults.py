@@ -1,14 +1,17 @@
 """What the user's own pip is set to: package index and certificates, with no host named here.
 
-The only module that looks into pip. Its internals are not a stable interface, so each use has a
-second way through pip's command line.
+The only module that looks into pip, for its built-in index; that is no stable interface, so pip's
+command line is the second way.
 """
 
 from __future__ import annotations
 
+import configparser
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provisioner.errors import OutsideError
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _INDEX_VARIABLES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
-_SETTING = re.compile(r"^([a-z.-]+)='(.*)'$", re.MULTILINE)
 _NAMED = re.compile(r"^[A-Za-z0-9._-]+=")
 _DEFAULT = re.compile(r"\(default:? (https?://[^\s)]+)\)")
 
@@ -29,7 +31,9 @@ def package_index(given: str | None, environ: Mapping[str, str]) -> str:
     The order: `given` (option, PROVISION_* or provision.yaml), the environment of pip and uv, pip's
     configuration files, pip's built-in default. It may hold a user and password: never show it.
     """
-    found = given or _from_environment(environ) or pip_setting("index-url") or _built_in()
+    found = (
+        given or _from_environment(environ) or pip_setting("index-url", environ) or built_in_index()
+    )
     if found is None or not found.startswith(("http://", "https://")):
         told = "pip does not tell one" if found is None else f"{bare(found)} is not an HTTP address"
         raise OutsideError(
@@ -40,25 +44,36 @@ def package_index(given: str | None, environ: Mapping[str, str]) -> str:
     return found.rstrip("/")
 
 
-def pip_setting(key: str) -> str | None:
-    """Returns one value of pip's configuration files (`global` or `install`), or None."""
-    try:
-        from pip._internal.configuration import Configuration
-        from pip._internal.exceptions import ConfigurationError
+def pip_setting(key: str, environ: Mapping[str, str]) -> str | None:
+    """Returns one value of pip's configuration files, or None.
 
-        configuration = Configuration(isolated=False)
-        configuration.load()
-    except Exception:  # noqa: BLE001 - internals of another project; the command line is left
-        told = dict(_SETTING.findall(_pip("config", "list") or ""))
-        return told.get(f"install.{key}") or told.get(f"global.{key}")
-
-    def value(name: str) -> str | None:
+    Read here and not by pip: importing its configuration takes longer than all else before a lock.
+    """
+    found: dict[str, str] = {}
+    for path in _configuration_files(environ):
+        parser = configparser.RawConfigParser()
         try:
-            return str(configuration.get_value(name))
-        except ConfigurationError:
-            return None
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError):
+            continue  # pip itself will complain about that file
+        for section in ("global", "install"):
+            if value := parser.get(section, key, fallback="").strip():
+                found[section] = value
+    return found.get("install") or found.get("global")
 
-    return value(f"install.{key}") or value(f"global.{key}")
+
+def _configuration_files(environ: Mapping[str, str]) -> list[Path]:
+    """Where pip's user guide says that its settings are on Linux; later ones win."""
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    home = Path(environ.get("HOME") or "~").expanduser()
+    shared = environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    own = environ.get("XDG_CONFIG_HOME") or home / ".config"
+    paths = [Path(folder, "pip", "pip.conf") for folder in shared.split(os.pathsep)]
+    paths += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", Path(own, "pip", "pip.conf")]
+    paths.append(Path(sys.prefix, "pip.conf"))
+    return [*paths, Path(named)] if named else paths
 
 
 def _from_environment(environ: Mapping[str, str]) -> str | None:
@@ -69,23 +84,19 @@ def _from_environment(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def _built_in() -> str | None:
+def built_in_index() -> str | None:
+    """Returns the index that pip asks when nobody tells it otherwise."""
     try:
         from pip._internal.models.index import PyPI
 
         return str(PyPI.simple_url)
-    except Exception:  # noqa: BLE001 - as above
-        told = _pip("download", "--help")
-        found = _DEFAULT.search(" ".join((told or "").split()))
+    except Exception:  # noqa: BLE001 - internals of another project; its command line is left
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        found = _DEFAULT.search(" ".join(done.stdout.split()))
         return found.group(1) if found else None
-
-
-def _pip(*arguments: str) -> str | None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return done.stdout if done.returncode == 0 else None

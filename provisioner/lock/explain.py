@@ -6,6 +6,7 @@ were applied, and everything that it read.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import deque
 from dataclasses import dataclass
@@ -79,7 +80,8 @@ def _steps(catalogue: Catalogue) -> Iterator[_Step]:
     where = environment(catalogue.inputs.target)
     read: dict[str, dict[str, list[Edge]]] = {}
     for (name, version), metadata in sorted(catalogue.asked().items()):
-        read.setdefault(name, {})[version] = list(edges_of(name, metadata.requires, (), where))
+        with contextlib.suppress(ProvisionError):  # an unreadable version explains nothing
+            read.setdefault(name, {})[version] = list(edges_of(name, metadata.requires, (), where))
     queue = deque(
         _Step(edge, (str(edge.requirement),), forced=True) for edge in direct(catalogue.inputs)
     )

@@ -36,14 +36,18 @@ def direct(inputs: LockInput) -> list[Edge]:
 def edges_of(
     asker: str, texts: Iterable[str], extras: tuple[str, ...], where: Mapping[str, str]
 ) -> Iterator[Edge]:
-    """Yields the requirements among `texts` that hold; with extras only those that they add."""
+    """Yields the requirements among `texts` that hold, with these extras or without; raises
+    OutsideError for a text that is none."""
     for text in texts:
         try:
             requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if extras and applies(requirement, where):
-            continue
+        except InvalidRequirement as error:
+            raise OutsideError(
+                "index.bad-requirement",
+                f"{asker} carries a requirement that cannot be read: {ascii(text)[:120]}.",
+                facts={"package": asker},
+                next_step=f"Take another version of {asker}.",
+            ) from error
         if applies(requirement, where, extras):
             yield Edge(asker, normal_name(requirement.name), requirement)
 
@@ -69,7 +73,6 @@ def walk(
                 continue
             seen.add((edge.name, extra))
             asked = metadata(edge.name, pins[edge.name]).requires
-            # Without an extra all plain requirements hold; with one only what it adds is new.
             open_edges.extend(edges_of(edge.name, asked, (extra,) if extra else (), where))
     return found
 

@@ -4,6 +4,8 @@ import datetime as dt
 import ipaddress
 import os
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import ThreadingHTTPServer
@@ -18,7 +20,7 @@ from support.simpleindex import Index, _Handler
 from provisioner.errors import OutsideError
 from provisioner.lock.client import Client
 from provisioner.lock.credentials import Credentials, bare
-from provisioner.lock.defaults import package_index
+from provisioner.lock.defaults import built_in_index, package_index
 
 WHAT = "package index"
 SECRET = "s3cret"
@@ -296,44 +298,74 @@ def test_certificates_that_are_not_there(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def pip_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only configuration file that pip reads."""
-    path = tmp_path / "pip.conf"
+def pip_conf(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A configuration file of pip, and an environment in which it is the only one."""
+    path = tmp_path / "config" / "pip" / "pip.conf"
+    path.parent.mkdir(parents=True)
     path.write_text("")
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
-    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "none"))
-    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        monkeypatch.delenv(name, raising=False)
-    return path
+    nothing = str(tmp_path / "nothing")
+    environ = {
+        "HOME": nothing,
+        "XDG_CONFIG_DIRS": nothing,
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+    return path, environ
 
 
-def test_the_package_index_is_the_one_of_the_users_client(pip_conf: Path) -> None:
-    built_in = package_index(None, {})
+def test_the_package_index_is_the_one_of_the_users_client(
+    pip_conf: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    path, environ = pip_conf
+    built_in = package_index(None, environ)
     assert built_in.startswith("https://")
     assert built_in.endswith("/simple")
-    pip_conf.write_text("[global]\nindex-url = https://mirror.example/simple/\n")
-    assert package_index(None, {}) == "https://mirror.example/simple"
-    from_uv = {"UV_DEFAULT_INDEX": "corp=https://uv.example/simple"}
-    assert package_index(None, from_uv) == "https://uv.example/simple"
-    from_pip = {**from_uv, "PIP_INDEX_URL": "https://pip.example/simple"}
-    assert package_index(None, from_pip) == "https://pip.example/simple"
-    assert package_index("https://given.example/x/", from_pip) == "https://given.example/x"
+    path.write_text("[global]\nindex-url = https://mirror.example/simple/\n")
+    assert package_index(None, environ) == "https://mirror.example/simple"
+    named = tmp_path / "named.conf"
+    named.write_text("[install]\nindex-url = https://named.example/simple\n[global]\nindex-url=x\n")
+    environ["PIP_CONFIG_FILE"] = str(named)
+    assert package_index(None, environ) == "https://named.example/simple"
+    environ["PIP_CONFIG_FILE"] = os.devnull
+    assert package_index(None, environ) == built_in
+    environ["UV_DEFAULT_INDEX"] = "corp=https://uv.example/simple"
+    assert package_index(None, environ) == "https://uv.example/simple"
+    environ["PIP_INDEX_URL"] = "https://pip.example/simple"
+    assert package_index(None, environ) == "https://pip.example/simple"
+    assert package_index("https://given.example/x/", environ) == "https://given.example/x"
 
 
-def test_an_index_that_is_no_http_address_is_refused_without_its_secret(pip_conf: Path) -> None:
+def test_pip_itself_reads_the_same_files(pip_conf: tuple[Path, dict[str, str]]) -> None:
+    path, environ = pip_conf
+    path.write_text("[global]\nindex-url = https://mirror.example/simple/\n")
+    command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    told = subprocess.run(command, capture_output=True, text=True, env=environ)
+    assert told.stdout.strip() == "https://mirror.example/simple/"
+
+
+def test_a_damaged_configuration_is_no_crash(pip_conf: tuple[Path, dict[str, str]]) -> None:
+    path, environ = pip_conf
+    path.write_text("index-url = nowhere\n")
+    assert package_index(None, environ) == built_in_index()
+
+
+def test_the_certificates_of_pips_configuration_count(
+    tls: tuple[str, Path], pip_conf: tuple[Path, dict[str, str]]
+) -> None:
+    path, environ = pip_conf
+    path.write_text(f"[global]\ncert = {tls[1]}\n")
+    assert client(environ).get(f"{tls[0]}/filelock/", WHAT).status == 200
+
+
+def test_an_index_that_is_no_http_address_is_refused_without_its_secret() -> None:
     with pytest.raises(OutsideError) as caught:
         package_index(None, {"PIP_INDEX_URL": f"ftp://me:{SECRET}@host/x"})
     assert caught.value.code == "index.no-default"
     assert SECRET not in told(caught.value)
 
 
-def test_the_default_is_found_through_the_command_line_too(
-    pip_conf: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_built_in_index_is_found_through_the_command_line_too(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    built_in = package_index(None, {})
-    monkeypatch.setitem(__import__("sys").modules, "pip._internal.models.index", None)
-    monkeypatch.setitem(__import__("sys").modules, "pip._internal.configuration", None)
-    assert package_index(None, {}) == built_in
-    pip_conf.write_text("[global]\nindex-url = https://mirror.example/simple\n")
-    assert package_index(None, {}) == "https://mirror.example/simple"
+    from_inside = built_in_index()
+    monkeypatch.setitem(sys.modules, "pip._internal.models.index", None)
+    assert built_in_index() == from_inside

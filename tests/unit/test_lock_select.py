@@ -52,6 +52,9 @@ def test_a_specific_wheel_is_liked_better_than_a_general_one() -> None:
     assert specific is not None
     assert general is not None
     assert specific < general
+    several = WheelName("a-1-py2.py3-none-manylinux1_x86_64.manylinux_2_17_x86_64.any.whl")
+    best = rank(WheelName("a-1-py3-none-manylinux_2_17_x86_64.whl"), PY39)
+    assert rank(several, PY39) == best
 
 
 def test_the_highest_build_number_is_taken_first_but_all_builds_are_kept() -> None:
