@@ -1,6 +1,5 @@
 """A snapshot of conda-forge to solve on, and a small channel of real packages to install from."""
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +8,8 @@ import pytest
 from support import conda_channel as cc
 from support.conda_server import ChannelServer, serve_channel
 
-from provisioner.conda.channel import CANONICAL
 from provisioner.conda.install import InstallOptions, install_conda
 
-SNAPSHOT = Path(__file__).parent.parent / "data" / "conda_forge_snapshot"
 _SETTINGS = ("CONDA_", "MAMBA_", "PROVISION_", "PIP_", "PYTHON", "UV_", "RATTLER_", "NETRC")
 
 
@@ -27,7 +24,7 @@ def clean_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def solving(clean_environ: dict[str, str]) -> dict[str, str]:
     """The environment in which conda-forge is the snapshot."""
-    return clean_environ | {"PROVISION_CONDA_CHANNEL_MAP": f"conda-forge=file://{SNAPSHOT}"}
+    return clean_environ | {"PROVISION_CONDA_CHANNEL_MAP": f"conda-forge=file://{cc.SNAPSHOT}"}
 
 
 @pytest.fixture(scope="session")
@@ -55,22 +52,11 @@ def archives(channel: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name)
 
 
-def explicit_lock(archives: list[Path], base: str = f"{CANONICAL}/conda-forge") -> str:
-    """An explicit list of archives, as `provision lock` writes it."""
-    lines = ["@EXPLICIT"]
-    for path in archives:
-        data = path.read_bytes()
-        name = f"{path.parent.name}/{path.name}"
-        lines.append(f"{base}/{name}#{hashlib.md5(data).hexdigest()}")
-        lines.append(f"# sha256 {hashlib.sha256(data).hexdigest()}  {name}")
-    return "\n".join(lines) + "\n"
-
-
 @pytest.fixture(scope="session")
 def lock(archives: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lock of the whole channel under conda-forge's name."""
     path = tmp_path_factory.mktemp("lock") / "conda-linux-64.lock"
-    path.write_text(explicit_lock(archives))
+    path.write_text(cc.explicit_lock(archives))
     return path
 
 
@@ -96,6 +82,6 @@ def make_prefix(lock: Path, installing: dict[str, str], tmp_path: Path) -> Calla
 @pytest.fixture
 def snapshot_server(tmp_path: Path) -> Iterator[ChannelServer]:
     """The snapshot over HTTP, as a mirror of conda-forge: its paths start with /conda-forge/."""
-    (tmp_path / "conda-forge").symlink_to(SNAPSHOT)
+    (tmp_path / "conda-forge").symlink_to(cc.SNAPSHOT)
     with serve_channel(tmp_path) as server:
         yield server

@@ -24,8 +24,13 @@ from typing import Any
 
 import zstandard
 
+from provisioner.conda.channel import CANONICAL
+
 PLACEHOLDER = "/" + "placehold_" * 25 + "pla"
 """What the packages believe their prefix to be: 254 characters, as conda-build makes it."""
+
+SNAPSHOT = Path(__file__).parent.parent / "data" / "conda_forge_snapshot"
+"""A recorded piece of conda-forge: records without archives."""
 
 EPOCH = 1_700_000_000
 SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -124,6 +129,16 @@ def index_channel(channel: Path, base_url: str | None = None) -> None:
             elif path.name.endswith(".tar.bz2"):
                 repodata["packages"][path.name] = record_of(path)
         (folder / "repodata.json").write_text(json.dumps(repodata, indent=1))
+
+
+def explicit_lock(archives: Iterable[Path], base: str = f"{CANONICAL}/conda-forge") -> str:
+    """Return an explicit list of archives, as `provision lock` writes it."""
+    lines = ["@EXPLICIT"]
+    for path in archives:
+        record = record_of(path)
+        name = f"{path.parent.name}/{path.name}"
+        lines += [f"{base}/{name}#{record['md5']}", f"# sha256 {record['sha256']}  {name}"]
+    return "\n".join(lines) + "\n"
 
 
 def record_of(path: Path) -> dict[str, Any]:
