@@ -1,6 +1,7 @@
 """Where options come from: command line > environment > provision.yaml > matrix."""
 
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from support.matrices import SMALL, line_of
 from provisioner.cli.options import CELL, FILE, MATRIX, MIRROR
 from provisioner.cli.settings import Settings, Source, mirror_url, redacted, settings_from
 from provisioner.errors import UsageError
+from provisioner.matrix.model import Origins
 from provisioner.matrix.problems import DocumentError
 
 ALL = (*CELL, FILE, MIRROR, *MATRIX)
@@ -191,6 +193,22 @@ def test_an_unknown_origin_has_a_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         merged(mirror=("torch_indx=https://x",))
     assert caught.value.next_step == "Did you mean torch_index?"
+
+
+def test_the_example_of_the_manual_is_a_project(tmp_path: Path) -> None:
+    manual = (SMALL.parents[3] / "docs" / "options.md").read_text(encoding="utf-8")
+    example = manual[manual.index("    name: our-project") : manual.index("Packages are named")]
+    settings = merged(file=project(tmp_path, dedent(example)))
+    assert settings.request.gpu == ("A100", "H100")
+    assert settings.mirrors == {"conda": "https://mirror.example/conda"}
+
+
+def test_every_option_is_in_the_manual() -> None:
+    manual = (SMALL.parents[3] / "docs" / "options.md").read_text(encoding="utf-8")
+    for option in ALL:
+        assert option.flag in manual, option.flag
+    for origin in Origins.__struct_fields__:
+        assert f"`{origin}`" in manual, origin
 
 
 BAD_PROJECTS = [

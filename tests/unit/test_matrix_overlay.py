@@ -1,6 +1,7 @@
 """Overlays: entries are merged by identity, null takes away, problems name the overlay's line."""
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from support.matrices import SMALL, line_of
@@ -127,6 +128,14 @@ def test_several_overlays_are_laid_in_order(tmp_path: Path) -> None:
     other = load_matrix(SMALL, [second, first], cache=False)
     assert other.matrix.meta.title == "first"
     assert other.sha256 != loaded.sha256
+
+
+def test_the_example_of_the_manual_is_an_overlay(tmp_path: Path) -> None:
+    manual = (SMALL.parents[3] / "docs" / "matrix.md").read_text(encoding="utf-8")
+    example = manual[manual.index("    # our.yaml") : manual.index("| in the overlay")]
+    matrix = load_matrix(None, [laid_over(dedent(example), tmp_path)], cache=False).matrix
+    assert matrix.gpus[-1].name == "Our Card"
+    assert "11.7.1" not in [image.version for image in matrix.cuda_images]
 
 
 BAD = [
