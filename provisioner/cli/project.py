@@ -12,6 +12,7 @@ from provisioner.matrix.load import read_bytes
 from provisioner.matrix.model import Requirement, Text  # noqa: TC001 - part of the structs' types
 from provisioner.matrix.problems import DocumentError, DocumentPath, Problem
 
+_NEXT = " and run the command again."
 _RESERVED = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch", "pytorch-cuda"})
 
 ProjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
@@ -82,15 +83,15 @@ def read_project(path: Path) -> ReadProject:
 
     tree, problems = read_tree(read_bytes(path, "project"), str(path))
     if tree is None:
-        raise DocumentError("project", str(path), problems)
+        raise DocumentError("project", problems, _NEXT)
     project, found = convert(tree, Project)
     problems += found
     if project is None or problems or not isinstance(tree, Mapping):
-        raise DocumentError("project", str(path), problems)
+        raise DocumentError("project", problems, _NEXT)
     for problem in _inconsistent(project):
         problems.append(msgspec.structs.replace(problem, where=locate(tree, problem.path)))
     if problems:
-        raise DocumentError("project", str(path), problems)
+        raise DocumentError("project", problems, _NEXT)
     lines = {key: where.line for key, where in tree.keys.items()}
     for origin in project.mirrors:
         lines[f"mirrors.{origin}"] = locate(tree, ("mirrors", origin)).line

@@ -129,20 +129,23 @@ def _cached(directory: Path, key: str) -> Matrix | None:
 
 def _parse(paths: tuple[str, ...], contents: Sequence[bytes]) -> Matrix:
     """The matrix that the documents make together. YAML is imported here and not before."""
+    from shlex import quote
+
     from provisioner.matrix.overlay import merge
     from provisioner.matrix.problems import DocumentError
     from provisioner.matrix.typed import convert
     from provisioner.matrix.validate import validate
     from provisioner.matrix.yaml_reader import locate, read_tree
 
-    what = paths[-1]
+    overlays = "".join(f" --overlay {quote(path)}" for path in paths[1:])
+    next_step = f", then: provision matrix validate {quote(paths[0])}{overlays}"
     problems: list[Problem] = []
     root: Node | None = None
     for path, content in zip(paths, contents, strict=True):
         tree, found = read_tree(content, path)
         problems += found
         if tree is None:
-            raise DocumentError("matrix", what, problems)
+            raise DocumentError("matrix", problems, next_step)
         if root is None:
             root = tree
         else:
@@ -152,11 +155,11 @@ def _parse(paths: tuple[str, ...], contents: Sequence[bytes]) -> Matrix:
     matrix, found = convert(root, Matrix)
     problems += found
     if matrix is None or problems:
-        raise DocumentError("matrix", what, problems)
+        raise DocumentError("matrix", problems, next_step)
     problems = [
         msgspec.structs.replace(problem, where=locate(root, problem.path))
         for problem in validate(matrix)
     ]
     if problems:
-        raise DocumentError("matrix", what, problems)
+        raise DocumentError("matrix", problems, next_step)
     return matrix

@@ -63,19 +63,22 @@ def show_path(path: DocumentPath) -> str:
 
 
 class DocumentError(UsageError):
-    """A document with one or more problems; its code is that of the first."""
+    """A document with one or more problems; its code is that of the first.
 
-    def __init__(self, prefix: str, what: str, problems: Iterable[Problem]) -> None:
+    `next_step` follows "Correct FILE".
+    """
+
+    def __init__(self, prefix: str, problems: Iterable[Problem], next_step: str) -> None:
         found = sorted(problems, key=_by_place)
         self.prefix = prefix
         self.problems = tuple(found[:MAX_REPORTED])
         self.total = len(found)
+        first = self.problems[0]
+        what = first.where.file if first.where else "the document"
         super().__init__(
-            f"{prefix}.{self.problems[0].kind}",
+            f"{prefix}.{first.kind}",
             _message(what, self.problems, self.total),
-            next_step=f"Correct {what}, then: provision matrix validate {what}"
-            if prefix == "matrix"
-            else f"Correct {what} and run the command again.",
+            next_step=f"Correct {what}{next_step}",
         )
 
     def to_dict(self) -> dict[str, Any]:

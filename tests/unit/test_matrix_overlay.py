@@ -176,4 +176,5 @@ def test_a_problem_names_the_file_that_is_at_fault(
         and line in {None, entry["line"]}
     ]
     assert matching, told
-    assert str(tmp_path / "overlay.yaml") in error.message
+    assert error.next_step is not None
+    assert f"validate {SMALL} --overlay {tmp_path / 'overlay.yaml'}" in error.next_step
