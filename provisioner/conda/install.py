@@ -111,20 +111,19 @@ def _run(lock: Path, prefix: Path, archives: list[worker.Archive], options: Inst
         if channel.read_from != channel.url:
             command += ["--mirror", f"{channel.url}={channel.read_from}"]
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command,
             cwd="/",
             env=_environment(channels, options.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-        )
-        try:
-            failure = _listen(process, options)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
+        ) as process:
+            try:
+                failure = _listen(process, options)
+            except BaseException:
+                process.kill()
+                raise
         if process.returncode == 0:
             return
         errors.seek(0)
