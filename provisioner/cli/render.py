@@ -31,14 +31,21 @@ class _How(NamedTuple):
     """The switches of the command, and the output root."""
 
     every: bool
+    again: bool
     check: bool
     diff: bool
     force: bool
     root: Path
 
+    @property
+    def many(self) -> bool:
+        """Whether the cells are not selected by options."""
+        return self.every or self.again
+
 
 @click.command("render")
 @click.option("--all", "every", is_flag=True, help="Every release with every published variant.")
+@click.option("--again", is_flag=True, help="Every cell that is there, from its own request.")
 @click.option("--check", is_flag=True, help="Write nothing, say what differs; alone: all cells.")
 @click.option("--diff", is_flag=True, help="Write nothing, show what would change.")
 @click.option("--force", is_flag=True, help="Replace files that were edited or are not ours.")
@@ -60,31 +67,42 @@ def command(settings: Settings, out: Output, **switches: Any) -> int:
     \b
     provision render --cuda 11.8
     provision render --check
+    provision render --again
     """
     how = _How(**switches)
-    recorded_only = how.check and not how.every and not _ASKED & settings.chosen.keys()
-    if how.every and _ASKED & settings.chosen.keys():
+    asked = sorted(_ASKED & settings.chosen.keys())
+    if how.check and not how.every and not asked:
+        how = how._replace(again=True)
+    if (how.many and asked) or (how.every and how.again):
         raise UsageError(
             "render.all-and-options",
-            "--all renders every cell at its defaults; options that select one do not go with it.",
-            facts={"options": sorted(_ASKED & settings.chosen.keys())},
+            "--all (every cell of the matrix), --again (every cell that is there) and options that "
+            "select one cell do not go together.",
+            facts={"options": asked},
         )
     from provisioner.render.job import every_cell_job, recorded_job, recorded_specs
 
     recover_first(how.root, out, reads_only=how.check or how.diff)
     recorded = recorded_specs(how.root)
-    if recorded_only:
-        if not recorded:
-            raise FindingError(
-                "render.no-cells",
-                f"There is no rendered cell below {how.root.resolve()}, so nothing was checked.",
-                next_step="Name the folder of docker/ and lockfiles/ with --out, or render first.",
-            )
-        return _check(recorded_job(recorded, _facts_by_mirrors(settings)), how, out)
-    if how.every:
-        job = every_cell_job(facts_of(settings), recorded)
-        return _check(job, how, out) if how.check or how.diff else _write(job, how, recorded, out)
-    return _one(settings, how, recorded, out)
+    if not how.many:
+        return _one(settings, how, recorded, out)
+    if how.again and not recorded:
+        raise _nothing_there(how.root)
+    job = (
+        recorded_job(recorded, _facts_by_mirrors(settings))
+        if how.again
+        else every_cell_job(facts_of(settings), recorded)
+    )
+    return _check(job, how, out) if how.check or how.diff else _write(job, how, recorded, out)
+
+
+def _nothing_there(root: Path) -> FindingError:
+    """A check that looks at nothing must not pass."""
+    return FindingError(
+        "render.no-cells",
+        f"There is no rendered cell below {root.resolve()}.",
+        next_step="Name the folder of docker/ and lockfiles/ with --out, or render a cell first.",
+    )
 
 
 def _one(settings: Settings, how: _How, recorded: Mapping[str, Recorded], out: Output) -> int:
@@ -142,10 +160,12 @@ def _write(job: Job, how: _How, recorded: Mapping[str, Recorded], out: Output) -
     if not how.force:
         refuse_other_request(job, recorded)
     outcome = write(how.root, job.files, job.groups, force=how.force)
+    # What the matrix never had is counted; what it no longer has is a finding.
+    status = int(Exit.FINDING if how.again and job.refused else Exit.DONE)
     if out.json:
         out.result(_written_json(job, how, outcome))
-        return int(Exit.DONE)
-    if not how.every:
+        return status
+    if not how.many:
         for line in _cell_lines(job.cells[0]):
             out.line(line)
     out.line(_counts(outcome, how.root))
@@ -153,7 +173,7 @@ def _write(job: Job, how: _How, recorded: Mapping[str, Recorded], out: Output) -
         out.line(f"  {path}")
     for line in _after(job, how):
         out.line(line)
-    return int(Exit.DONE)
+    return status
 
 
 def _cell_lines(context: CellContext) -> list[str]:
@@ -173,7 +193,7 @@ def _counts(outcome: Outcome, root: Path) -> str:
 
 def _after(job: Job, how: _How) -> list[str]:
     """What was refused, or the next command."""
-    if how.every:
+    if how.many:
         refused = [f"  {count} x {code}" for code, count in job.refused_by_code().items()]
         total = len(job.refused)
         return [f"{len(job.cells)} cells, {total} combinations without one.", *refused]
@@ -199,7 +219,7 @@ def _written_json(job: Job, how: _How, outcome: Outcome) -> dict[str, Any]:
         "unchanged": outcome.unchanged,
         "pruned": outcome.pruned,
     }
-    if how.every:
+    if how.many:
         return {
             **shown,
             "cells": [str(context.name) for context in job.cells],
@@ -256,4 +276,5 @@ def _check_lines(job: Job, found: list[Difference], how: _How) -> list[str]:
     lines += [f"  {item.path}: {item.kind}" for item in found[:_SHOWN]]
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more")
-    return [*lines, "Next: provision render with the same options writes them again."]
+    verb = "--again" if how.again else "with the same options"
+    return [*lines, f"Next: provision render {verb} writes them again."]

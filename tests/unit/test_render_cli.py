@@ -170,6 +170,23 @@ def test_check_alone_looks_at_every_cell_that_is_there(
     assert "+FROM environment AS final" in render.out
 
 
+def test_again_writes_every_cell_that_is_there_from_its_own_request(render: Shell) -> None:
+    render("--cuda", "11.8", "--gpu", "A100")
+    mirror = "torch_index=https://mirror.example/t"
+    render("--torch", "2.7.1", "--cuda", "cpu", "--mirror", mirror)
+    whole = {path: (render.root / path).read_bytes() for path in render.files()}
+    gone = render.root / f"docker/{DEFAULT}/expect.json"
+    gone.unlink()
+    assert render("--check") == 1
+    assert "Next: provision render --again" in render.out
+    assert render("--again", "--diff") == 0
+    assert not gone.exists()
+    assert render.json("--again")["created"] == [f"docker/{DEFAULT}/expect.json"]
+    assert {path: (render.root / path).read_bytes() for path in render.files()} == whole
+    assert render("--again", "--cuda", "11.8") == 2
+    assert render("--again", "--all") == 2
+
+
 def test_check_writes_nothing(render: Shell) -> None:
     assert render("--check", "--cuda", "11.8") == 1
     assert not render.root.exists()
@@ -191,6 +208,7 @@ def test_a_recorded_cell_that_the_matrix_has_no_more_is_a_finding(
     assert told["refused"][0]["refusal"]["code"]
     assert render("--check") == 1
     assert "no cell any more" in render.out
+    assert render("--again") == 1
 
 
 def test_a_damaged_spec_is_a_finding(render: Shell) -> None:
