@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from provisioner.build.progress import Progress
+from provisioner.build.progress import Progress, short_title
 from provisioner.errors import FindingError, OutsideError, UsageError
 from provisioner.render.bake import image_tag
 from provisioner.render.dockerfile import PLATFORMS
@@ -202,8 +202,8 @@ def failure(progress: Progress, name: str, status: int) -> FindingError | Outsid
     return OutsideError(
         "build.failed",
         f"The build of {name} failed {place}:\n{text}",
-        facts={"exit_status": status, "step": step.title if step else None},
-        next_step="provision build again with -v shows everything the builder says.",
+        facts={"exit_status": status, "step": short_title(step.title) if step else "none"},
+        next_step="Run it again with -v to see everything that the builder says.",
     )
 
 

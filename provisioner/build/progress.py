@@ -60,10 +60,10 @@ class Progress:
         if named:
             step = Step(stage=named[1] or "", place=named[2], title=named[3])
         self.steps[number] = step
-        return f"{step.stage} {step.place} {_short(step.title)}" if step.stage else None
+        return f"{step.stage} {step.place} {short_title(step.title)}" if step.stage else None
 
 
-def _short(title: str) -> str:
+def short_title(title: str) -> str:
     """An instruction without its mounts and its tail, at most 60 characters."""
     plain = re.sub(r"--mount=\S+ *", "", title)
     plain = " ".join(plain.split())
