@@ -320,5 +320,6 @@ def _write(result: LockResult, before: Standing, how: _How, out: Output) -> int:
     for path in (*outcome.created, *outcome.updated, *outcome.pruned):
         out.line(f"  {path}")
     out.line()
-    out.line(f"Next: provision build {lock.cell}")
+    place = "" if how.root == Path() else f" --out {how.root}"
+    out.line(f"Next: provision build {lock.cell}{place}")
     return int(Exit.DONE)

@@ -53,7 +53,7 @@ def standing(root: Path, cell: Mapping[str, Any], choices: Choices | None = None
         lock = msgspec.json.decode(raw, type=Lock)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return Standing(cell=cell["name"], state="damaged")
-    wanted = lock_input(cell, lock.chosen if choices is None else choices, glibc="")
+    wanted = lock_input(cell, lock.chosen if choices is None else choices, "", lock.provided)
     if lock.inputs != wanted.digest():
         return Standing(cell=cell["name"], state="changed-inputs", lock=lock)
     found = {name: _sha256(folder / name) for name in lock.requirements}

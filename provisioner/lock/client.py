@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import ssl
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,8 +61,8 @@ class Client:
 
     def __post_init__(self) -> None:
         self.credentials = Credentials(self.environ)
-        self._context = ssl_context(self.environ)
-        self._pools: dict[str | None, urllib3.PoolManager] = {}
+        self._guard = threading.Lock()
+        self._pools: dict[tuple[str | None, bool], urllib3.PoolManager] = {}
 
     def get(self, url: str, what: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Returns the answer when its status is below 400 or is 404, 410, 416 or 501.
@@ -148,15 +149,18 @@ class Client:
         proxy = proxies.get(parts.scheme) or proxies.get("all")
         if proxy is not None and "://" not in proxy:
             proxy = f"http://{proxy}"
-        if proxy not in self._pools:
-            self._pools[proxy] = self._new_pool(proxy)
-        return self._pools[proxy]
+        secure = "https" in (parts.scheme, urlsplit(proxy or "").scheme)
+        with self._guard:
+            if (proxy, secure) not in self._pools:
+                self._pools[proxy, secure] = self._new_pool(proxy, secure)
+            return self._pools[proxy, secure]
 
-    def _new_pool(self, proxy: str | None) -> urllib3.PoolManager:
+    def _new_pool(self, proxy: str | None, secure: bool) -> urllib3.PoolManager:
         timeout = urllib3.Timeout(connect=self.timeout_s, read=self.timeout_s)
+        context = ssl_context(self.environ) if secure else None  # reading certificates takes time
         if proxy is None:
             return urllib3.PoolManager(
-                maxsize=16, block=False, timeout=timeout, ssl_context=self._context
+                maxsize=16, block=False, timeout=timeout, ssl_context=context
             )
         parts = urlsplit(proxy)
         headers = {}
@@ -169,7 +173,7 @@ class Client:
             proxy_headers=headers,
             maxsize=16,
             timeout=timeout,
-            ssl_context=self._context,
+            ssl_context=context,
         )
 
     def _pause(self, attempt: int) -> None:

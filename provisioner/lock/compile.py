@@ -16,7 +16,7 @@ from provisioner.lock.explain import explain
 from provisioner.lock.graph import prove_whole, walk
 from provisioner.lock.guards import check_pins
 from provisioner.lock.model import Choices, Lock, LockedFile, LockedPackage
-from provisioner.lock.recorded import ENOUGH, Records
+from provisioner.lock.recorded import ENOUGH, RecordedFile, Records
 from provisioner.lock.sources import WHAT, Addresses, Sources
 from provisioner.lock.view import serve
 from provisioner.lock.writer import complete
@@ -76,6 +76,7 @@ def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
         packages = tuple(
             _package(catalogue, means.client, name, pins[name], requires[name])
             for name in sorted(pins)
+            if name not in inputs.provided
         )
     finally:
         catalogue.close()
@@ -84,6 +85,7 @@ def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
             cell=inputs.cell,
             inputs=inputs.digest(),
             as_of=inputs.as_of,
+            provided=inputs.provided,
             chosen=choices,
             platforms=(inputs.target,),
             packages=packages,
@@ -91,8 +93,8 @@ def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
         )
     )
     notes = tuple(
-        f"{name}: recorded hashes were taken, because: {error.message}"
-        for name, error in sorted(sources.fallbacks.items())
+        f"Recorded hashes were taken for {', '.join(names)}. {reason}"
+        for reason, names in sorted(sources.fallbacks.items())
     )
     return LockResult(
         lock=lock,
@@ -156,30 +158,29 @@ def _locked(project: Project, file: IndexFile, client: Client, records: Records)
     """A file with its hash and everyone who vouches for it."""
     record = records.file(file.filename) if project.kind != "own-index" else None
     if project.kind == "recorded" and record is not None:
-        where = record.seen_in
-        sha256 = record.sha256
+        sha256, where = record.sha256, record.seen_in
     else:
-        sha256 = file.sha256 or _hash_of(client, file, WHAT[project.kind])
-        where = (WHAT[project.kind] if file.sha256 else f"{WHAT[project.kind]}, hashed here",)
-        if record is not None and project.kind == "torch-index":
-            where += _agreeing(record.sha256, sha256, record.seen_in, file.filename)
-        elif record is not None:
-            _agreeing(record.sha256, sha256, record.seen_in * ENOUGH, file.filename)
+        what = WHAT[project.kind]
+        sha256 = file.sha256 or _hash_of(client, file, what)
+        where = (what if file.sha256 else f"{what}, hashed here",)
+        if record is not None and _agrees(record, sha256, project.kind):
+            where += record.seen_in if project.kind == "torch-index" else ()
     return LockedFile(filename=file.filename, sha256=sha256, confirmed_by=len(where), where=where)
 
 
-def _agreeing(
-    recorded: str, found: str, seen_in: tuple[str, ...], filename: str
-) -> tuple[str, ...]:
-    """The records that confirm a hash; raises RefusedError when confirmed ones contradict it."""
-    if recorded == found:
-        return seen_in
-    if len(seen_in) < ENOUGH:
-        return ()
+def _agrees(record: RecordedFile, found: str, kind: Kind) -> bool:
+    """Whether a record says the same; raises RefusedError when a sure one says otherwise.
+
+    What was recorded from the package index is sure: a file there never changes.
+    """
+    if record.sha256 == found:
+        return True
+    if kind != "package-index" and len(record.seen_in) < ENOUGH:
+        return False
     raise RefusedError(
         "lock.hash-conflict",
-        f"The index serves {filename} with another hash than {len(seen_in)} records say.",
-        facts={"file": filename, "index": found, "recorded": recorded, "seen_in": list(seen_in)},
+        f"The {WHAT[kind]} serves {record.filename} with another hash than is recorded.",
+        facts={"index": found, "recorded": record.sha256, "seen_in": list(record.seen_in)},
         next_step="Do not lock from this index before its operator has explained this.",
     )
 

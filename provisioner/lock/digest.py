@@ -17,11 +17,13 @@ RULES = 1
 """Raised when a change of this package can change the content of a lock; part of the digest."""
 
 
-def plain_inputs(cell: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[str, Any]:
+def plain_inputs(
+    cell: Mapping[str, Any], choices: Mapping[str, Any], provided: Mapping[str, str]
+) -> dict[str, Any]:
     """Returns the fields of a LockInput but `target.glibc`, from the plain values of a Cell.
 
-    `choices` are those of a lock.json (see model.Choices). Raises KeyError or TypeError when a
-    field is missing: another version of the tool wrote the cell.
+    `choices` and `provided` are those of a lock.json (see model.Lock). Raises KeyError or TypeError
+    when a field is missing: another version of the tool wrote the cell.
     """
     as_of = choices["as_of"] or cell["as_of"]
     ptxas = cell["ptxas"]
@@ -42,6 +44,7 @@ def plain_inputs(cell: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[st
         "upgrades": dict(sorted(choices["upgrades"].items())),
         "own": sorted(choices["own"]),
         "single_source": choices["single_source"],
+        "provided": dict(sorted(provided.items())),
     }
 
 

@@ -30,14 +30,20 @@ def name_of(requirement: str) -> str:
     return normal_name(found.group(0)) if found else ""
 
 
-def lock_input(cell: Mapping[str, Any], choices: Choices, glibc: str) -> LockInput:
+def lock_input(
+    cell: Mapping[str, Any],
+    choices: Choices,
+    glibc: str,
+    provided: Mapping[str, str] | None = None,
+) -> LockInput:
     """Returns what the lock of a cell is made from; raises FindingError when `cell` is none.
 
     `cell` holds the plain values of a Cell, as spec.json has them. `glibc` is that of the cell's
-    operating system: it bounds the wheels that can be installed.
+    operating system: it bounds the wheels that can be installed. `provided` is name -> version
+    of what conda owns.
     """
     try:
-        plain = plain_inputs(cell, msgspec.to_builtins(choices))
+        plain = plain_inputs(cell, msgspec.to_builtins(choices), provided or {})
         plain["target"]["glibc"] = glibc
         inputs = msgspec.convert(plain, LockInput)
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:

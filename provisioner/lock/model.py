@@ -16,8 +16,11 @@ LOCK_SCHEMA: Final = "provision.lock/1"
 
 FAMILY = ("torch", "torchvision", "torchaudio")
 
-Kind = Literal["package-index", "torch-index", "own-index", "recorded"]
-"""Where the bytes of a file come from; `recorded` is the torch index, known from records."""
+Kind = Literal["package-index", "torch-index", "own-index", "recorded", "conda"]
+"""Where the bytes of a file come from.
+
+`recorded` is the torch index, known from records; what `conda` owns pip leaves alone.
+"""
 
 _OLDEST_PATCH = {"3.8": 10, "3.9": 2, "3.10": 12, "3.11": 2, "3.12": 3}
 
@@ -49,7 +52,8 @@ class LockInput(_Struct, frozen=True, kw_only=True):
     project's own packages, `constraints` bounds that ask for nothing. `torch_index` is the variant
     whose index serves the labelled pins (null: the package index). `as_of` is the last day whose
     files count (null: no limit), `upgrades` a later day for single names. `own` are names that
-    come from an index of the user's.
+    come from an index of the user's. `provided` are distributions that conda owns: exact bounds
+    for the resolver, no part of the lock.
     """
 
     cell: str
@@ -66,6 +70,7 @@ class LockInput(_Struct, frozen=True, kw_only=True):
     upgrades: dict[str, str] = {}
     own: tuple[str, ...] = ()
     single_source: bool = False
+    provided: dict[str, str] = {}
 
     def requirements(self) -> tuple[str, ...]:
         """Everything that is asked for, in the order family, matrix, user."""
@@ -125,6 +130,7 @@ class Lock(_Struct, frozen=True, kw_only=True):
     cell: str
     inputs: str
     as_of: str | None
+    provided: dict[str, str] = {}
     chosen: Choices
     platforms: tuple[Target, ...]
     requirements: dict[str, str] = {}

@@ -51,7 +51,7 @@ def unchanged(root: str, cell: str) -> bool:
     lock = _json(os.path.join(folder, "lock.json"))  # noqa: PTH118
     spec = _json(os.path.join(root, "docker", cell, "spec.json"))  # noqa: PTH118
     try:
-        inputs = plain_inputs(spec["cell"], lock["chosen"])
+        inputs = plain_inputs(spec["cell"], lock["chosen"], lock["provided"])
         if lock["cell"] != cell or inputs["cell"] != cell or lock["inputs"] != digest(inputs):
             return False
         wanted = lock["requirements"].items()

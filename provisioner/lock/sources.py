@@ -21,9 +21,8 @@ from provisioner.lock.select import Candidate, Project, Rules, select
 from provisioner.lock.tags import WheelName, rank
 
 if TYPE_CHECKING:
-    from provisioner.errors import ProvisionError
     from provisioner.lock.client import Client
-    from provisioner.lock.model import Kind, LockInput
+    from provisioner.lock.model import Kind, LockInput, Target
 
 NEVER = frozenset({"torchtriton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu"})
 """Names that only the torch index may serve; torchtriton was hijacked on the public index once."""
@@ -33,6 +32,7 @@ WHAT: dict[Kind, str] = {
     "torch-index": "torch index",
     "own-index": "index of your own",
     "recorded": "recorded hashes",
+    "conda": "conda half",
 }
 
 
@@ -66,10 +66,13 @@ class Sources:
         self._own = {normal_name(name): url for name, url in addresses.own.items()}
         pins = (pin.partition("==") for pin in inputs.family)
         self._pins = {name_of(name): version for name, _, version in pins}
-        self.fallbacks: dict[str, ProvisionError] = {}
+        # The message of a failed torch index -> the names that the records answered for.
+        self.fallbacks: dict[str, list[str]] = {}
 
     def kind(self, name: str) -> Kind | None:
         """Returns which index serves a name; None when no index may."""
+        if name in self._inputs.provided:
+            return "conda"
         if name in self._inputs.own:
             return "own-index"
         if "+" in self._pins.get(name, ""):
@@ -83,6 +86,8 @@ class Sources:
         kind = self.kind(name)
         if kind is None:
             return Project(name=name, kind="package-index", known=False)
+        if kind == "conda":
+            return _provided(name, self._inputs.provided[name], self._inputs.target)
         if kind == "torch-index" and self._recorded_only:
             return self._recorded(name, None)
         try:
@@ -94,6 +99,8 @@ class Sources:
 
     def metadata(self, project: Project, candidate: Candidate) -> Metadata:
         """Returns what one version asks for; raises OutsideError."""
+        if project.kind == "conda":
+            return Metadata()  # what it needs is conda's affair
         if project.kind == "recorded":
             known = self.records.project(project.name, str(candidate.version))
             return known.metadata() if known is not None else Metadata()
@@ -104,7 +111,7 @@ class Sources:
             "package-index": self._addresses.package,
             "torch-index": self._addresses.torch,
             "own-index": self._own.get(name),
-        }[kind]
+        }.get(kind)
         if base is None:
             raise OutsideError(
                 "index.no-address",
@@ -166,9 +173,17 @@ class Sources:
         fitting.sort(key=lambda entry: (entry[0], entry[1].filename))
         kept = confirmed([file for _, file in fitting], self._inputs.single_source)
         if failure is not None:
-            self.fallbacks[name] = failure
+            self.fallbacks.setdefault(failure.message, []).append(name)
+            self.fallbacks[failure.message].sort()
         files = [IndexFile(filename=f.filename, url="", sha256=f.sha256) for f in kept]
         return select(name, "recorded", files, Rules(target=self._inputs.target, only=pin))
+
+
+def _provided(name: str, version: str, target: Target) -> Project:
+    """A distribution that is there already, at its version and no other."""
+    filename = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    file = IndexFile(filename=filename, url="", sha256=None)
+    return select(name, "conda", [file], Rules(target=target))
 
 
 def _not_recorded(name: str, pin: str, failure: OutsideError | None) -> OutsideError:

@@ -67,7 +67,7 @@ def _text(lock: Lock, packages: list[LockedPackage], index: str) -> str:
         f"# Written by `provision lock {lock.cell}`. Do not edit: run it again.",
         f"# CPython {target.python}, Linux {target.arch}, glibc {target.glibc} or newer; {day}.",
         f"# From {index}.",
-        "# Install with `pip install --no-deps --only-binary :all: --require-hashes -r`.",
+        "# Install: pip install --no-deps --only-binary :all: --require-hashes -r FILE",
     ]
     for package in packages:
         hashes = sorted({file.sha256 for file in package.files})

@@ -289,7 +289,7 @@ def test_a_redirect_that_leaves_tls_is_refused(tls: tuple[str, Path], index: Ind
 
 def test_certificates_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(OutsideError) as caught:
-        client({"PIP_CERT": str(tmp_path / "nothing.pem")})
+        client({"PIP_CERT": str(tmp_path / "nothing.pem")}).get("https://127.0.0.1:9/", WHAT)
     assert caught.value.code == "index.ca-bundle"
     assert "PIP_CERT" in caught.value.message
 

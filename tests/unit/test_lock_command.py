@@ -75,7 +75,7 @@ def versions(root: Path) -> dict[str, str]:
 def test_a_rendered_cell_is_locked_by_its_name(provision: Provision, tmp_path: Path) -> None:
     status, out, _ = provision("lock", CELL)
     assert status == 0
-    assert f"Next: provision build {CELL}" in out
+    assert f"Next: provision build {CELL} --out" in out
     folder = tmp_path / "lockfiles" / CELL
     assert "torch==2.0.1+cpu" in (folder / "requirements-torch.txt").read_text()
     assert "torch" not in (folder / "requirements.txt").read_text().replace("`provision", "")[200:]

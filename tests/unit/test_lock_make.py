@@ -131,7 +131,7 @@ def test_requirements_text(indexes: Indexes) -> None:
         f"# CPython {CPU_CELL.target.python}, Linux {CPU_CELL.target.arch}, glibc 2.36 or newer; "
         "packages as of 2023-07-07.\n"
     )
-    how = "# Install with `pip install --no-deps --only-binary :all: --require-hashes -r`.\n"
+    how = "# Install: pip install --no-deps --only-binary :all: --require-hashes -r FILE\n"
     assert texts == {
         "requirements.txt": f"{head}# From the package index.\n{how}"
         f"filelock==3.12.2 \\\n    --hash=sha256:{filelock.sha256}\n",
@@ -281,6 +281,47 @@ def test_cuda_of_the_cell_is_welcome(indexes: Indexes) -> None:
     indexes.package.add("torch", "2.0.1", "nvidia-cublas-cu11==11.10.3.66")
     indexes.package.add("nvidia-cublas-cu11", "11.10.3.66")
     assert set(pins(locked(GPU_CELL, indexes))) == {"torch", "nvidia-cublas-cu11"}
+
+
+# --- beside conda ---
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_conda_owns_bounds_the_lock_and_is_not_in_it(
+    indexes: Indexes, engine: type[Engine]
+) -> None:
+    for version in ("1.0", "2.0"):
+        indexes.package.add("mine", version, f"numpy<{version[0]}.5")
+    indexes.package.add("numpy", "1.4")
+    cell = msgspec.structs.replace(with_user("mine"), provided={"numpy": "1.2.post1"})
+    result = locked(cell, indexes, engine())
+    assert pins(result) == {"torch": "2.0.1+cpu", "filelock": "3.12.2", "mine": "2.0"}
+    assert not any("/numpy/" in path for path in indexes.package.asked)
+    assert result.lock.provided == {"numpy": "1.2.post1"}
+    assert next(p for p in result.lock.packages if p.name == "mine").requires == ("numpy",)
+
+
+def test_what_does_not_go_with_conda_says_so(indexes: Indexes) -> None:
+    indexes.package.add("mine", "1.0", "numpy>=2")
+    cell = msgspec.structs.replace(with_user("mine"), provided={"numpy": "1.2"})
+    error = refused(cell, indexes)
+    assert error.code == "lock.no-candidate"
+    assert "The conda half has nothing for numpy>=2" in error.message
+
+
+# --- another machine ---
+
+
+def test_uv_locks_for_another_machine(indexes: Indexes) -> None:
+    indexes.package.add("for-arm", "1.0", tag="cp36-abi3-manylinux2014_aarch64")
+    indexes.package.add("for-intel", "1.0", tag="cp36-abi3-manylinux2014_x86_64")
+    cell = with_user(
+        'for-arm; platform_machine == "aarch64"', 'for-intel; platform_machine == "x86_64"'
+    )
+    for arch, name in (("aarch64", "for-arm"), ("x86_64", "for-intel")):
+        target = msgspec.structs.replace(CPU_CELL.target, arch=arch)
+        result = locked(msgspec.structs.replace(cell, target=target), indexes)
+        assert set(pins(result)) == {"torch", "filelock", name}
 
 
 # --- what cannot be had ---
