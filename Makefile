@@ -1,6 +1,6 @@
 # Documented entries; `make` alone lists them. Each one prepares .venv first (see tools/bootstrap.sh).
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lock-deps bench acceptance clean run-deps dev-deps lint
+.PHONY: help demo render test check format lock-deps bench acceptance clean run-deps dev-deps lint
 
 VENV := .venv/bin
 SHELL_SCRIPTS := .ci/run tools/test-engine $(wildcard tools/*.sh)
@@ -10,7 +10,11 @@ help: ## list these entries
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 demo: run-deps ## install and render the default CUDA 11.8 cell (no root needed)
-	$(VENV)/provision render --cuda 11.8
+	@$(VENV)/provision render --cuda 11.8
+	@echo '(the command is in the virtual environment: . .venv/bin/activate)'
+
+render: run-deps ## write every cell of docker/ and lockfiles/ again
+	$(VENV)/provision render --again
 
 test: dev-deps lint ## everything that this machine can run: lint, format, types, all tests
 	$(VENV)/pytest
