@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from provisioner.render.quote import Safe, checked, comment
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from provisioner.matrix.model import Matrix, OperatingSystem, Origins
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """A matrix and the hash of what it was read from.
 
     `mirrors` are the addresses that the user gave; `matrix.origins` has them already.
@@ -25,11 +25,10 @@ class Facts:
 
     matrix: Matrix
     sha256: str
-    mirrors: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True)
-class CellContext:
+class CellContext(msgspec.Struct, frozen=True, dict=True):
     """One resolution with the facts beside it. Everything derived here is checked text."""
 
     resolution: Resolution

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 _SPEC_LIMIT = 4 << 20
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """What is to be on disk. `refused` are requests without a cell, `cells` those with one."""
 
     files: FileSet
