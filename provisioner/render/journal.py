@@ -217,12 +217,11 @@ def _stage(tree: Tree, journal: Journal, files: list[tuple[str, bytes, int]]) ->
     for folder in (STAGE, NEW, OLD):
         tree.make_folder(folder)
     tree.write_new(NEW, files)
-    tree.sync_folder(NEW)
+    tree.sync_folders([NEW])
     name = PART.rpartition("/")[2]
     tree.write_new(STAGE, [(name, msgspec.json.encode(journal), 0o644)])
     tree.rename(PART, JOURNAL)
-    tree.sync_folder(STAGE)
-    tree.sync_folder("")
+    tree.sync_folders([STAGE, ""])
 
 
 def _recover_held(tree: Tree) -> Recovery:
@@ -256,7 +255,7 @@ def _undo(tree: Tree) -> Recovery:
     try:
         if tree.stat(JOURNAL) is not None:
             tree.rename(JOURNAL, UNDO)
-            tree.sync_folder(STAGE)
+            tree.sync_folders([STAGE])
         undone = tree.stat(UNDO) is not None
         if undone:
             left = backward(tree, load_journal(tree, UNDO))

@@ -206,8 +206,7 @@ def _remake_folders(tree: Tree, path: str) -> None:
 def _sync(tree: Tree, journal: Journal) -> None:
     parents = {step.path.rpartition("/")[0] for step in journal.steps}
     parents |= {folder.rpartition("/")[0] for folder in journal.made}
-    for folder in sorted(parents):
-        tree.sync_folder(folder)
+    tree.sync_folders(sorted(parents))
 
 
 def _folders(paths: list[str]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from provisioner.errors import OutsideError, ProvisionError, UsageError
+from provisioner.render.sync import batch_size, sync_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,7 +31,6 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
 _OPEN_FOLDERS = 64  # more than the deepest path, far fewer than any descriptor limit
-_BATCH = 64
 
 Kind = Literal["absent", "file", "symlink", "folder", "special"]
 
@@ -155,17 +155,17 @@ class Tree:
         A batch is written first and synced after, so that the disk sees its data together.
         """
         parent = self._required(folder)
+        most = batch_size()
         batch: list[int] = []
         try:
             for name, content, mode in files:
                 batch.append(os.open(name, _CREATE, mode, dir_fd=parent))
                 _write(batch[-1], content)
-                if len(batch) == _BATCH:
+                if len(batch) == most:
                     _sync_and_close(batch)
             _sync_and_close(batch)
         finally:
-            for fd in batch:
-                os.close(fd)
+            _close(batch)
 
     def rename(self, source: str, target: str) -> None:
         """Renames a file over `target`, whose folder must exist."""
@@ -213,17 +213,20 @@ class Tree:
         with os.scandir(fd) as entries:
             return sorted(entry.name for entry in entries)
 
-    def sync_folder(self, path: str) -> None:
-        """Makes renames and removals in the folder durable; an absent folder is fine."""
-        fd = self.folder(path)
-        if fd is None:
-            return
+    def sync_folders(self, paths: Iterable[str]) -> None:
+        """Makes renames and removals in the folders durable; absent folders are fine."""
+        most = batch_size()
+        batch: list[int] = []
         try:
-            os.fsync(fd)
-        except OSError as error:
-            # Some network and FUSE file systems can't sync a folder: they order by themselves.
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
+            for path in paths:
+                fd = self.folder(path)
+                if fd is not None:
+                    batch.append(os.dup(fd))
+                if len(batch) == most:
+                    _sync_and_close(batch, folders=True)
+            _sync_and_close(batch, folders=True)
+        finally:
+            _close(batch)
 
     def free_bytes(self) -> int | None:
         """Returns the bytes this user may still write below the root, None when unknown."""
@@ -327,7 +330,11 @@ def _write(fd: int, content: bytes) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _sync_and_close(fds: list[int]) -> None:
+def _sync_and_close(fds: list[int], *, folders: bool = False) -> None:
+    sync_all(fds, folders=folders)
+    _close(fds)
+
+
+def _close(fds: list[int]) -> None:
     while fds:
-        os.fsync(fds[-1])
         os.close(fds.pop())

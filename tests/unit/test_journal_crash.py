@@ -311,10 +311,14 @@ def test_kill_at_random_instants(tmp_path: Path) -> None:
         contents[file.path].add(file.content)
     write(tmp_path, a, G)
     chance = random.Random(13)
+    began = time.monotonic()
+    write(tmp_path, b, G)
+    write(tmp_path, a, G)
+    cycle = time.monotonic() - began  # so that a busy machine meets both sets as well
     ends, actions = set(), set()
     for _ in range(100):
         pid = forked_writer(tmp_path, a, b)
-        time.sleep(chance.uniform(0.001, 0.06))
+        time.sleep(chance.uniform(0.0, 1.5 * cycle))
         os.kill(pid, signal.SIGKILL)
         assert finish(pid) == -signal.SIGKILL
         for path, found in snapshot(tmp_path).items():
