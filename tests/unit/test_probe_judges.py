@@ -343,6 +343,14 @@ def test_eager_as_declared_promised_otherwise_or_not_at_all() -> None:
     assert decided(eager_cell(expect={})) == ("has-compile", "unjudged", 3)
 
 
+def test_an_eager_cuda_cell_needs_neither_triton_nor_a_new_gpu() -> None:
+    assert decided(eager_cell(promised="cuda")) == ("", "eager-as-declared", 3)
+    seen = eager_cell(promised="cuda", device="cuda")
+    gpu = {"error": None, "name": "GTX 1080", "capability": [6, 1], "driver": "470.1"}
+    seen["look"]["device"] = gpu
+    assert decided(seen) == ("", "eager-as-declared", 3)
+
+
 def test_an_eager_cell_with_wrong_numbers_or_another_torch_fails() -> None:
     wrong = eager_cell()
     wrong["children"]["cold"]["eager"] = {"error": None}
