@@ -97,7 +97,8 @@ def _unfinished(prefix: Path) -> list[Finding]:
 def pip_findings(python: Path, inventory: Inventory, environ: Mapping[str, str]) -> list[Finding]:
     """Returns what `pip check` says of the environment, alone with itself."""
     own = any(dist.name == "pip" for dist in inventory.distributions)
-    command = [str(python), "-I", "-m", "pip"] if own else [sys.executable, "-I", "-m", "pip"]
+    runner = str(python) if own else sys.executable
+    command = [runner, "-I", "-B", "-m", "pip"]  # -B: a check leaves no trace
     command += ["--disable-pip-version-check"] + ([] if own else ["--python", str(python)])
     try:
         done = subprocess.run(

@@ -169,7 +169,7 @@ def dist_info(
     body: Mapping[str, bytes],
     root: str = "site-packages",
     requires: Iterable[str] = (),
-    installer: str = "conda",
+    installer: str | None = "conda",
 ) -> dict[str, File]:
     """Return a Python distribution as files below `root`, with METADATA, INSTALLER and RECORD."""
     folder = f"{name}-{version}.dist-info"
@@ -177,9 +177,10 @@ def dist_info(
     metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
     files = dict(body) | {
         f"{folder}/METADATA": metadata.encode(),
-        f"{folder}/INSTALLER": f"{installer}\n".encode(),
         f"{folder}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
+    if installer is not None:
+        files[f"{folder}/INSTALLER"] = f"{installer}\n".encode()
     record = "".join(f"{path},{_record_hash(data)},{len(data)}\n" for path, data in files.items())
     files[f"{folder}/RECORD"] = (record + f"{folder}/RECORD,,\n").encode()
     return {f"{root}/{path}": File(data) for path, data in files.items()}
@@ -273,7 +274,8 @@ def _stdlib_files(stdlib: Path) -> Iterator[Path]:
         names[:] = sorted(n for n in names if n not in _SKIPPED and not n.startswith("config-"))
         for name in sorted(files):
             path = Path(folder, name)
-            if path.exists() and not name.endswith((".pyc", ".a", ".exe")):
+            unused = name.startswith(("_codecs_", "_test", "_xxtest", "turtle"))
+            if path.exists() and not unused and not name.endswith((".pyc", ".a", ".exe")):
                 yield path
 
 
