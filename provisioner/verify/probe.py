@@ -319,7 +319,7 @@ def look_at_folder(path: str) -> Json:
 
 def try_to_write(folder: str) -> Optional[str]:
     """Return why a small file cannot be written in a folder, or None."""
-    name = os.path.join(folder, ".provision-probe-%d" % os.getpid())
+    name = os.path.join(folder, ".provision-probe-%d-%d" % (os.getpid(), time.time_ns()))
     try:
         handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:

@@ -202,7 +202,7 @@ def test_lines_of_a_child_are_told_from_noise() -> None:
         [
             "a library prints this",
             mark + '{"stage": "import"}',
-            f'{probe.MARK} forged {{"done": true}}',
+            f'{probe.MARK} xyz {{"done": true}}',
             mark + '{"run:function": {"unique_graphs": 1}}',
             mark + '{"stage": "net"}',
             mark + '{"done": tr',
@@ -246,6 +246,28 @@ def test_a_compiler_that_only_answers_its_version(tmp_path: Path, body: str, pro
     facts = probe.look_at_compiler([name], "cpp", str(tmp_path))
     assert facts["problem"] == problem
     assert facts["version"] == "g++ 12"
+
+
+def test_a_compiler_for_another_machine(tmp_path: Path) -> None:
+    foreign = bytearray(Path("/bin/sh").read_bytes())
+    foreign[18] ^= 0xFF
+    (tmp_path / "foreign.so").write_bytes(foreign)
+    body = f'for last; do :; done; cp {tmp_path}/foreign.so "$last"'
+    facts = probe.look_at_compiler([fake_compiler(tmp_path, body)], "cpp", str(tmp_path))
+    assert (facts["problem"], facts["said"]) == ("output", "built for another machine")
+
+
+def test_headers_must_be_readable_by_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "python_headers", lambda: (str(tmp_path), str(tmp_path)))
+    failing = {"name": fake_compiler(tmp_path, "echo 'fatal error: pyconfig.h' >&2; exit 1")}
+    facts = probe.look_at_headers(failing, str(tmp_path))
+    assert facts["problem"] == "unreadable"
+    assert "pyconfig.h" in facts["said"]
+    assert probe.look_at_headers(None, str(tmp_path))["problem"] is None
+    monkeypatch.setattr(probe, "python_headers", lambda: (None, "/expected"))
+    assert probe.look_at_headers(None, str(tmp_path))["problem"] == "missing"
 
 
 def test_no_compiler_at_all(tmp_path: Path) -> None:
