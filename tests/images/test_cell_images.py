@@ -1,0 +1,265 @@
+"""The proof: rendered Dockerfiles become images whose torch.compile works, or no image at all."""
+
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+from cell_images import CANARY, ArchiveMirror, Image, Workshop
+
+pytestmark = [pytest.mark.images, pytest.mark.network, pytest.mark.timeout(1800)]
+
+SLIM_LIMIT = 300_000_000
+VERIFY_STAGE = "FROM environment AS verify\n"
+
+
+@pytest.fixture(params=["old", "new"])
+def workshop(request: pytest.FixtureRequest) -> Workshop:
+    """Each prepared cell in turn."""
+    found: Workshop = request.getfixturevalue(f"{request.param}_workshop")
+    return found
+
+
+@pytest.fixture(params=["old", "new"])
+def image(request: pytest.FixtureRequest) -> Image:
+    """Each built cell in turn."""
+    found: Image = request.getfixturevalue(f"{request.param}_image")
+    return found
+
+
+def altered(workshop: Workshop, folder: Path, *lines: str) -> Path:
+    """A copy of the root with more lines in its verify stage; what comes before is cached."""
+    root = folder / "root"
+    shutil.copytree(workshop.root, root)
+    path = root / "docker" / workshop.case.name / "Dockerfile"
+    text = path.read_text(encoding="ascii")
+    assert VERIFY_STAGE in text
+    inserted = VERIFY_STAGE + "".join(f"{line}\n" for line in lines)
+    path.write_text(text.replace(VERIFY_STAGE, inserted), encoding="ascii")
+    return root
+
+
+# --- before anything long starts ---
+
+
+def test_a_build_without_a_lock_stops_at_once_and_names_the_command(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    root = altered(workshop, tmp_path)
+    lock = root / "lockfiles" / workshop.case.name / "requirements.txt"
+    lock.unlink()
+    done = workshop.docker_build(root, f"--build-arg=BASE_IMAGE={workshop.base}")
+    assert done.returncode != 0
+    assert f"run 'provision lock {workshop.case.name}'" in done.stderr
+    assert "apt-get" not in re.sub(r"(?m)^.*\[base .*$", "", done.stderr)
+    told = workshop.build(root)
+    assert told.returncode == 1
+    assert json.loads(told.stdout)["error"]["code"] == "build.not-locked"
+    assert json.loads(told.stdout)["error"]["next_step"].endswith(workshop.case.name)
+
+
+def test_a_base_with_another_python_is_refused_before_packages_are_fetched(
+    old_workshop: Workshop, new_image: Image
+) -> None:
+    new = new_image.workshop
+    options = [f"--build-arg=BASE_IMAGE={new.base}", f"--build-arg=APT_MIRROR={new.mirrors['apt']}"]
+    done = old_workshop.docker_build(old_workshop.root, *options, "--target=environment")
+    assert done.returncode != 0
+    assert "This cell needs Python 3.9, the base image has 3.11" in done.stderr
+    assert re.search(
+        r"\[base 3/4\] RUN[^\n]*\n(#\d+ sha256:[0-9a-f]+\n)?#\d+ CACHED", done.stderr
+    ), "cells on one base do not share its layer"
+
+
+def test_a_mirror_with_a_password_in_its_address_is_refused(workshop: Workshop) -> None:
+    done = workshop.docker_build(
+        workshop.root,
+        f"--build-arg=BASE_IMAGE={workshop.base}",
+        "--build-arg=APT_MIRROR=http://user:word@mirror.example/debian",
+        "--target=base",
+    )
+    assert done.returncode != 0
+    assert "APT_MIRROR is an address without user, password and query" in done.stderr
+
+
+# --- the image ---
+
+
+def test_the_build_proves_torch_compile_and_leaves_the_report(image: Image) -> None:
+    told = image.told
+    expected = {"old": "cpu-verified-cuda-deferred", "new": "verified"}
+    kind = "new" if image.workshop.case.torch_index else "old"
+    assert told["report"]["verdict"] == expected[kind]
+    kept = json.loads(Path(told["report_path"]).read_text(encoding="utf-8"))
+    inside = image.run("cat", "/usr/share/provision/report.json")
+    assert json.loads(inside.stdout) == kept == told["report"]
+    children = kept["details"]["children"]
+    assert [child["phase"] for child in children] == ["cold", "warm"]
+    assert kept["details"]["cache"]["kernel_so"]
+    assert kept["details"]["user"]["uid"] == 10001
+    assert told["size_bytes"] == image.inspect()["Size"]
+
+
+def test_the_image_says_what_it_is(image: Image) -> None:
+    config = image.inspect()["Config"]
+    name = image.workshop.case.name
+    spec = json.loads(image.run("cat", "/usr/share/provision/spec.json").stdout)
+    assert spec["cell"]["name"] == name == config["Labels"]["io.provision.cell"]
+    assert json.loads(config["Labels"]["io.provision.spec"])["cell"] == spec["cell"]
+    assert config["User"] == "10001:10001"
+    assert not config.get("Entrypoint")
+    names = {variable.partition("=")[0] for variable in config["Env"]}
+    assert "LD_LIBRARY_PATH" not in names
+    assert ("NVIDIA_REQUIRE_CUDA" in names) == (spec["cell"]["device"] == "cuda")
+    lock = image.workshop.root / "lockfiles" / name / "requirements.txt"
+    inside = image.run("cat", "/usr/share/provision/requirements.txt").stdout
+    assert inside == lock.read_text(encoding="ascii")
+
+
+def test_exactly_the_locked_packages_are_installed(image: Image) -> None:
+    listed = image.run(
+        "python", "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"
+    )
+    installed = {
+        line.partition("==")[0].lower().replace("_", "-") for line in listed.stdout.split()
+    }
+    folder = image.workshop.root / "lockfiles" / image.workshop.case.name
+    locked = {
+        name.lower().replace("_", "-")
+        for path in folder.glob("requirements*.txt")
+        for name in re.findall(r"(?m)^([A-Za-z0-9._-]+)==", path.read_text(encoding="ascii"))
+    }
+    # What `python3 -m venv` brings by itself.
+    assert installed - locked <= {"pip", "setuptools", "pkg-resources", "pkg_resources"}
+    assert locked <= installed
+
+
+def test_beside_base_and_packages_the_image_takes_at_most_300_mb(image: Image) -> None:
+    engine = image.workshop.engine
+    base = engine.docker("image", "inspect", "--format={{.Size}}", image.workshop.base)
+    script = "du -s --apparent-size --block-size=1 /opt/env/lib/python3*/site-packages"
+    packages = int(image.run("sh", "-c", script).stdout.split()[0])
+    rest = image.told["size_bytes"] - int(base.stdout) - packages
+    print(f"{image.workshop.case.name}: {rest / 1e6:.0f} MB beside base and site-packages")
+    assert 100_000_000 < rest <= SLIM_LIMIT
+
+
+def test_secrets_serve_the_build_and_are_in_no_layer(
+    new_image: Image, archive: ArchiveMirror
+) -> None:
+    # Without the password from the secret the mirror would have served nothing.
+    assert any(path.endswith(".deb") for path in archive.served)
+    assert scan(new_image, CANARY.encode()) == set()
+    assert scan(new_image, b"org.opencontainers.image.title")
+    history = new_image.workshop.engine.docker("history", "--no-trunc", new_image.workshop.tag)
+    assert CANARY not in history.stdout
+    sources = new_image.run("sh", "-c", "cat /etc/apt/sources.list; ls /run/secrets /tmp")
+    assert "127.0.0.1" not in sources.stdout
+    assert "apt" not in sources.stdout.split("\n")[-1]
+
+
+def scan(image: Image, needle: bytes) -> set[str]:
+    """Names of files in the saved image, layers included, that hold `needle`."""
+    engine = image.workshop.engine
+    found: set[str] = set()
+    command = [str(engine.client), "save", image.workshop.tag]
+    with Popen(command, env=engine.environ, stdout=PIPE) as saved:
+        assert saved.stdout is not None
+        with tarfile.open(fileobj=saved.stdout, mode="r|") as outer:
+            for member in outer:
+                stream = outer.extractfile(member)
+                if stream is None:
+                    continue
+                tail = b""
+                while block := stream.read(1 << 22):
+                    if needle in tail + block:
+                        found.add(member.name)
+                        break
+                    tail = block[-len(needle) :]
+    assert saved.returncode == 0
+    return found
+
+
+# --- no image where torch.compile does not work ---
+
+SPOILT = {
+    "without-a-compiler": (
+        ("USER root", "RUN rm -f /usr/bin/*g++* /usr/bin/c++*", "USER 10001:10001"),
+        r"FAILED \S+: .*C\+\+",
+    ),
+    "switched-off": (("ENV TORCHDYNAMO_DISABLE=1",), r"FAILED \S+: .*TORCHDYNAMO_DISABLE"),
+    "falling-back-silently": (
+        (
+            "USER root",
+            "RUN find /usr/lib/gcc /usr/libexec -name cc1plus -delete",
+            "USER 10001:10001",
+            "ENV TORCHDYNAMO_SUPPRESS_ERRORS=1",
+        ),
+        r"FAILED \S+: .*(g\+\+|C\+\+|compiler)",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_build_that_could_not_compile_fails_with_one_clear_message(
+    image: Image, how: str, tmp_path: Path
+) -> None:
+    workshop = image.workshop
+    lines, message = SPOILT[how]
+    tag = f"{workshop.tag}-{how}"
+    done = workshop.build(altered(workshop, tmp_path, *lines), tag)
+    assert done.returncode == 1, done.stdout + done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "build.verify-failed"
+    first, told = error["message"].split("\n")[:2]
+    assert "its verification failed" in first
+    joined = " ".join(error["message"].split())
+    assert re.search(message, joined), error["message"]
+    assert told.startswith("FAILED ")
+    assert len(error["message"].split("\n")) <= 14
+    assert not workshop.engine.has_image(tag)
+
+
+# --- the final image proves it again ---
+
+
+@pytest.fixture
+def hardened() -> Iterator[tuple[str, ...]]:
+    """Options of a container that may write nowhere, by a user that nobody knows."""
+    return ("--user=12345", "--read-only", "--network=none", "--cap-drop=ALL")
+
+
+def test_it_runs_again_read_only_for_a_user_that_nobody_knows(
+    old_image: Image, hardened: tuple[str, ...]
+) -> None:
+    options = (*hardened, "--tmpfs=/tmp:exec")
+    done = old_image.run("provision-verify", "--device=cpu", "--json", options=options)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    report = json.loads(done.stdout)
+    assert report["details"]["user"]["uid"] == 12345
+    assert report["verdict"] == "cpu-verified-cuda-deferred"
+
+
+def test_a_cuda_cell_on_a_host_without_a_gpu_says_what_to_do(old_image: Image) -> None:
+    done = old_image.run("provision-verify")
+    assert done.returncode == 21
+    assert done.stdout.startswith("FAILED device: CUDA is not usable")
+    assert "docker run --gpus all" in " ".join(done.stdout.split())
+
+
+def test_it_runs_again_as_it_is(new_image: Image) -> None:
+    done = new_image.run("provision-verify", "--json")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert json.loads(done.stdout)["verdict"] == "verified"
+
+
+def test_without_exec_one_message_names_it(image: Image, hardened: tuple[str, ...]) -> None:
+    done = image.run("provision-verify", options=(*hardened, "--tmpfs=/tmp"))
+    assert done.returncode not in (0, 3)
+    failed = [line for line in done.stdout.split("\n") if line.startswith("FAILED")]
+    assert len(failed) == 1, done.stdout
+    assert "exec" in done.stdout.split("verdict:")[0]
