@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support import conda_channel as cc
 from support.conda_server import serve_channel
 from support.needs import skip_or_fail
@@ -367,4 +368,4 @@ def conda_lock_of(archives: list[Path]) -> str:
         entry = {k: record[k] for k in ("name", "version")}
         entry |= {"manager": "conda", "platform": cc.SUBDIR, "url": url, "dependencies": {}}
         entries.append(entry | {"hash": {k: record[k] for k in ("md5", "sha256")}})
-    return json.dumps({"version": 1, "package": entries})  # YAML holds JSON
+    return yaml.safe_dump({"version": 1, "package": entries}, sort_keys=False)

@@ -1,6 +1,7 @@
 """conda-lock.yml and the explicit list as data."""
 
 import pytest
+import yaml
 
 from provisioner.conda import explicit, worker
 from provisioner.conda.explicit import CondaLock, LockedPackage
@@ -61,7 +62,12 @@ def test_what_depends_on_python_is_owned_under_its_pypi_name() -> None:
         ("just text", "conda.lock-bad"),
         ("package: [{name: a}]", "conda.lock-bad"),
         ("{", "conda.lock-bad"),
-        ("package: []", "conda.lock-empty"),
+        ("package: []", "conda.lock-bad"),
+        ("package:\n", "conda.lock-empty"),
+        ("package:\n- name: a\n", "conda.lock-bad"),
+        ("package:\n- name: a\n\tplatform: b\n", "conda.lock-bad"),
+        ("package:\n  name: a\n", "conda.lock-bad"),
+        ("package:\n" + entry("zlib", sha="../../x"), "conda.lock-bad"),
         ("package:\n" + entry("zlib", manager="pip"), "conda.lock-pip"),
         ("package:\n" + entry("zlib", sha="null"), "conda.lock-no-hash"),
         ("package:\n" + entry("zlib", subdir="../.."), None),
@@ -76,6 +82,21 @@ def test_a_lock_that_is_none_is_refused_with_its_reason(text: str, code: str | N
     with pytest.raises(FindingError) as caught:
         explicit.parse_conda_lock(text.encode(), "linux-64")
     assert caught.value.code == code
+
+
+def test_the_reader_for_images_agrees_with_a_yaml_reader() -> None:
+    text = "version: 1\nmetadata:\n  platforms: [linux-64]\npackage:\n" + "".join(
+        (
+            entry("a", "1.0", depends="\n    __glibc: '>=2.17'\n    'odd': '>=1,<2\n      folded'"),
+            entry("b", "1e5", md5=f"'{'1' * 32}'"),
+            entry("c", sha="null"),
+        )
+    )
+    document = yaml.safe_load(text)
+    assert worker.read_lock(text.encode(), "linux-64") == [
+        worker.Archive(e["url"], e["hash"]["sha256"] or "", e["hash"]["md5"])
+        for e in document["package"]
+    ]
 
 
 def test_the_explicit_list_carries_both_hashes_and_the_inputs() -> None:

@@ -114,7 +114,9 @@ package:
   platform: linux-64
   dependencies: {{}}
   url: {url}
-  hash: {{md5: {"c" * 32}, sha256: {"a" * 64}}}
+  hash:
+    md5: {"c" * 32}
+    sha256: {"a" * 64}
 """.encode()
     inputs = Inputs.of(CELL, options())
     plain = f"@EXPLICIT\n{url}#{'c' * 32}\n".encode()
