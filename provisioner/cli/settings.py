@@ -319,7 +319,7 @@ def mirror_url(origin: str, url: str, where: str) -> str:
             "mirror.credentials",
             f"{where}: the address holds a user or password: {redacted(url)}.",
             next_step="Take them out of the address and give them as the secret "
-            "(see docs/options.md); provision writes no credentials into files.",
+            "(see docs/mirrors.md); provision writes no credentials into files.",
         )
     if not _URL.fullmatch(url):
         raise UsageError(
