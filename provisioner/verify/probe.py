@@ -1278,8 +1278,8 @@ COMPILE_RULES = (
         "Install the triton that this torch names in its metadata.",
     ),
     (
-        r"file too short|invalid ELF header",
-        "A compiled kernel in the cache is damaged.",
+        r"file too short|invalid ELF header|/c\w{20,}\S*\.so: cannot open shared object",
+        "A compiled kernel in the cache is damaged or made for another machine.",
         "Delete the cache folder; such an entry is never rebuilt.",
     ),
     (

@@ -312,6 +312,11 @@ def test_tracers_and_suppress_errors_only_warn() -> None:
         ("AssertionError: libcuda.so cannot found!", "container runtime"),
         ("which is too old to be supported by the triton GPU compiler", "Volta"),
         ("ImportError: k.main.so: file too short", "Delete the cache"),
+        (
+            "OSError: /t/ee/ceetsenfwarpgusaeggvpdi7fd.so: cannot open shared object file",
+            "Delete the cache",
+        ),
+        ("OSError: libcudnn.so.8: cannot open shared object file", "details.children"),
         ("g++: fatal error: cannot execute 'cc1plus'", "C++ compiler"),
         ("something that nobody has seen", "details.children"),
     ],
