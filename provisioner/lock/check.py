@@ -29,6 +29,8 @@ SAID: dict[State, str] = {
     "damaged": "has a lock.json that cannot be read",
 }
 _LIMIT = 64 << 20
+_ANY_GLIBC = "2.17"
+"""The digest does not look at it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,9 @@ def standing(root: Path, cell: Mapping[str, Any], choices: Choices | None = None
         lock = msgspec.json.decode(raw, type=Lock)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return Standing(cell=cell["name"], state="damaged")
-    wanted = lock_input(cell, lock.chosen if choices is None else choices, "", lock.provided)
+    wanted = lock_input(
+        cell, lock.chosen if choices is None else choices, _ANY_GLIBC, lock.provided
+    )
     if lock.inputs != wanted.digest():
         return Standing(cell=cell["name"], state="changed-inputs", lock=lock)
     found = {name: _sha256(folder / name) for name in lock.requirements}

@@ -38,6 +38,8 @@ def lock_input(
 ) -> LockInput:
     """Returns what the lock of a cell is made from; raises FindingError when `cell` is none.
 
+    Everything that will reach an engine or a file is held against its pattern here.
+
     `cell` holds the plain values of a Cell, as spec.json has them. `glibc` is that of the cell's
     operating system: it bounds the wheels that can be installed. `provided` is name -> version
     of what conda owns.
@@ -46,14 +48,21 @@ def lock_input(
         plain = plain_inputs(cell, msgspec.to_builtins(choices), provided or {})
         plain["target"]["glibc"] = glibc
         inputs = msgspec.convert(plain, LockInput)
-    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        _refuse_line_breaks(plain)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FindingError(
-            "lock.other-version",
-            f"The cell was written by another version of provision: {error}.",
+            "lock.bad-cell",
+            f"The cell was edited, or written by another version of provision: {error}.",
             next_step="Render the cell again, then lock it.",
         ) from error
     day(inputs.as_of or "none")
     return inputs
+
+
+def _refuse_line_breaks(plain: dict[str, Any]) -> None:
+    """A pattern's $ lets one pass at the end of a text."""
+    if b"\\n" in msgspec.json.encode(plain):
+        raise ValueError("a line break in a field")
 
 
 def day(text: str) -> str | None:

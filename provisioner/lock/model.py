@@ -6,15 +6,28 @@ lock is still right; nothing of the machine, the engine or the address of an ind
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from provisioner.lock.digest import digest
+from provisioner.matrix.model import (  # noqa: TC001 - types of fields
+    Arch,
+    Date,
+    MinorVersion,
+    Requirement,
+    Tag,
+)
 
 LOCK_SCHEMA: Final = "provision.lock/1"
 
 FAMILY = ("torch", "torchvision", "torchaudio")
+
+CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+PackageName = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=200)]
+Pin = Annotated[str, Meta(pattern=r"^[a-z]+==[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\+[a-z0-9.]+)?$")]
+"""An exact version of the torch family, with its label: torch==2.0.1+cu118."""
 
 Kind = Literal["package-index", "torch-index", "own-index", "recorded", "conda"]
 """Where the bytes of a file come from.
@@ -32,9 +45,9 @@ class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Target(_Struct, frozen=True, kw_only=True):
     """The platform of a lock: CPython `python` on Linux `arch` with at least glibc `glibc`."""
 
-    python: str
-    arch: str
-    glibc: str
+    python: MinorVersion
+    arch: Arch
+    glibc: MinorVersion
 
     @property
     def python_full(self) -> str:
@@ -56,21 +69,21 @@ class LockInput(_Struct, frozen=True, kw_only=True):
     for the resolver, no part of the lock.
     """
 
-    cell: str
+    cell: CellName
     os: str
     target: Target
     device: Literal["cuda", "cpu"]
-    cuda: str | None
-    family: tuple[str, ...]
-    beside: tuple[str, ...] = ()
-    user: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
-    torch_index: str | None = None
-    as_of: str | None
-    upgrades: dict[str, str] = {}
-    own: tuple[str, ...] = ()
+    cuda: MinorVersion | None
+    family: tuple[Pin, ...]
+    beside: tuple[Requirement, ...] = ()
+    user: tuple[Requirement, ...] = ()
+    constraints: tuple[Requirement, ...] = ()
+    torch_index: Tag | None = None
+    as_of: Date | None
+    upgrades: dict[PackageName, Date] = {}
+    own: tuple[PackageName, ...] = ()
     single_source: bool = False
-    provided: dict[str, str] = {}
+    provided: dict[PackageName, str] = {}
 
     def requirements(self) -> tuple[str, ...]:
         """Everything that is asked for, in the order family, matrix, user."""

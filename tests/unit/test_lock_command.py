@@ -302,3 +302,37 @@ def test_choices_stay_until_replaced() -> None:
 def test_bad_upgrades_are_usage_errors(word: str) -> None:
     with pytest.raises(UsageError):
         merged(None, Said(upgrades=(word,)), "2026-01-01")
+
+
+# --- a spec that was tampered with ---
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("python", "3.9\nevil==1.0"),
+        ("python", "3.9\n"),
+        ("arch", "x86_64\n--extra-index-url http://evil"),
+        ("requirements", ["torch==2.0.1\n--index-url http://evil"]),
+        ("requirements", ["torch @ http://evil/torch.whl"]),
+        ("companions", ["-r /etc/passwd"]),
+        ("companions", ["numpy --hash=sha256:00"]),
+        ("constraints", ["numpy<2\n-e ."]),
+        ("packages", {"pip": ["--find-links=http://evil"], "conda": [], "apt": []}),
+        ("variant", "../../evil"),
+        ("as_of", "2023-07-07\nevil==1.0"),
+        ("requirements", "torch"),
+        ("companions", None),
+    ],
+)
+def test_a_tampered_spec_injects_nothing(
+    provision: Provision, tmp_path: Path, field: str, value: object
+) -> None:
+    path = tmp_path / "docker" / CELL / "spec.json"
+    spec = json.loads(path.read_bytes())
+    spec["cell"][field] = value
+    path.write_text(json.dumps(spec))
+    status, _, err = provision("lock", CELL)
+    assert status in (1, 2)
+    assert "lock.bad-cell" in err
+    assert not (tmp_path / "lockfiles" / CELL / "lock.json").exists()
