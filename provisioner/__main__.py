@@ -1,7 +1,8 @@
-"""The command `provision`. `--version` is answered before anything is imported."""
+"""The command `provision`. What costs nothing to answer is answered before anything is imported."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -13,6 +14,12 @@ def main() -> int:
 
         sys.stdout.write(f"provision {__version__}\n")
         return 0
+    if arguments[:1] == ["lock"]:
+        from provisioner.lock.quick import answer
+
+        status = answer(arguments[1:], os.environ)
+        if status is not None:
+            return status
     from provisioner.cli.main import run
 
     return run(arguments)
