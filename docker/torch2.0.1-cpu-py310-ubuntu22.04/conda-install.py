@@ -2,9 +2,9 @@
 
     python conda-install.py conda-lock.yml /opt/env
 
-Needs Python 3.10, py-rattler, and PyYAML for conda-lock.yml; nothing else of this project, since
-rendered images carry this file as it is. Exit status: 0 done, 1 an archive is not what the lock
-says, 2 usage, 4 something outside failed. Credentials come from netrc (NETRC) or RATTLER_AUTH_FILE.
+Needs Python 3.10 and py-rattler, and nothing else of this project: images carry this file as it is.
+Exit status: 0 done, 1 the lock or an archive is not right, 2 usage, 4 something outside failed.
+Credentials come from netrc (NETRC) or RATTLER_AUTH_FILE.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _PARALLEL = 8
 _TIMEOUT_S = 1800
 _RETRIES = 2
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]*\.(conda|tar\.bz2)")
+_FIELD = re.compile(r"(- |  |    |      )([^\s:]+|'[^']+'):(?: (.*))?")
+_HASH = re.compile(r"[0-9a-f]{32}|[0-9a-f]{64}")
 _HASHED = re.compile(r"# sha256 ([0-9a-f]{64})  (\S+)")
 
 
@@ -74,7 +76,9 @@ def read_lock(data: bytes, platform: str) -> list[Archive]:
         raise Problem("conda.lock-empty", f"The lock holds no package for {platform}.", 1)
     for archive in found:
         scheme = urlsplit(archive.url).scheme
-        if scheme not in ("https", "http", "file") or not _FILE.fullmatch(archive.file_name):
+        hashes = _HASH.fullmatch(archive.sha256 or archive.md5 or "0" * 32)
+        known = scheme in ("https", "http", "file") and _FILE.fullmatch(archive.file_name)
+        if not known or not hashes:
             raise Problem("conda.lock-bad", f"The lock names no archive here: {archive.url}", 1)
     return found
 
@@ -94,20 +98,32 @@ def _explicit(text: str) -> list[Archive]:
 
 
 def _conda_lock(text: str, platform: str) -> list[Archive]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    """Reads the one form that conda-lock writes, so that no YAML reader is needed in an image."""
+    entries: list[dict[str, str]] = []
+    section = ""
+    _, found, body = f"\n{text}".partition("\npackage:\n")
+    if not found:
+        raise Problem("conda.lock-bad", "The file is no conda-lock.yml: it lists no package.", 1)
+    for line in body.splitlines():
+        match = _FIELD.fullmatch(line)
+        if match is None and section == "dependencies":
+            continue
+        if match is None or (not entries and match[1] != "- "):
+            raise Problem("conda.lock-bad", f"No line of a conda-lock.yml: {line[:80]!r}.", 1)
+        indent, key, value = match[1], match[2], match[3] or ""
+        if indent == "- ":
+            entries.append({})
+        if len(indent) == 2:
+            section = key
+        if len(indent) == 2 or section == "hash":
+            entries[-1][key] = "" if value == "null" else value.strip("'\"")
     try:
-        document = yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader, in C where it exists
-        entries = [e for e in document["package"] if e["platform"] == platform]
-        if any(entry["manager"] != "conda" for entry in entries):
+        wanted = [entry for entry in entries if entry["platform"] == platform]
+        if any(entry["manager"] != "conda" for entry in wanted):
             raise Problem("conda.lock-pip", "The lock holds pip packages; pip has its own lock.", 1)
-        return [
-            Archive(e["url"], e["hash"].get("sha256") or "", e["hash"].get("md5") or "")
-            for e in entries
-        ]
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
-        raise Problem("conda.lock-bad", "The file is no conda-lock.yml.", 1) from None
+        return [Archive(e["url"], e.get("sha256", ""), e.get("md5", "")) for e in wanted]
+    except KeyError as error:
+        raise Problem("conda.lock-bad", f"A package of the lock has no {error}.", 1) from None
 
 
 def own_platform() -> str:
@@ -120,17 +136,15 @@ class Installer:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.prefix = Path(options.prefix)
-        self.store = Path(options.store) if options.store else None
-        self.offline: bool = options.offline
-        self.accept_md5: bool = options.accept_md5
-        self.as_json: bool = options.json
-        self.mirrors: list[tuple[str, str]] = [pair.partition("=")[::2] for pair in options.mirror]
+        self.options = options
+        self.mirrors: list[list[str]] = [pair.split("=", 1) for pair in options.mirror]
         self.work = self.prefix / OURS / "work"
+        self.store = Path(options.store or self.work / "archives")
         self._client: Any = None
 
     def say(self, event: str, **facts: Any) -> None:
         """Tells whoever waits what was done: a line of JSON, or a line for people."""
-        if self.as_json:
+        if self.options.json:
             print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201
         elif event != "fetched":
             print(f"conda-install: {event} {facts}", flush=True)  # noqa: T201
@@ -155,12 +169,11 @@ class Installer:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
         await self.link(archives, paths)
 
     async def obtain(self, archive: Archive) -> Path:
         """Returns the path of the archive with the right content; raises Problem."""
-        folder = (self.store or self.work / "archives") / (archive.sha256 or archive.md5)
+        folder = self.store / (archive.sha256 or archive.md5)
         path = folder / archive.file_name
         if path.is_file():
             try:
@@ -193,7 +206,7 @@ class Installer:
             except OSError as error:
                 raise Problem("conda.archive-missing", f"{source}: {error.strerror}.") from None
             return
-        if self.offline:
+        if self.options.offline:
             text = f"{archive.file_name} is in no cache, and the network is not to be used."
             raise Problem("conda.offline", text, url=archive.url)
         from rattler.package_streaming import download_to_path
@@ -218,7 +231,7 @@ class Installer:
 
     def check(self, archive: Archive, path: Path) -> None:
         """Raises Problem unless the file has the hash of the lock."""
-        if not archive.sha256 and not (self.accept_md5 and archive.md5):
+        if not archive.sha256 and not (self.options.accept_md5 and archive.md5):
             text = f"The lock has no sha256 for {archive.file_name}."
             raise Problem("conda.lock-no-hash", text, 1)
         kind = "sha256" if archive.sha256 else "md5"
@@ -265,10 +278,10 @@ class Installer:
             missing = [f for f in record["files"] if not os.path.lexists(self.prefix / f)]
             if missing:
                 raise Problem("conda.install-incomplete", f"Missing after it: {missing[0]}.")
-            write_atomically(path, json.dumps(record, indent=2, sort_keys=True).encode() + b"\n")
-        if seen != set(archives):
-            text = f"Not installed: {', '.join(sorted(set(archives) - seen))}."
-            raise Problem("conda.install-incomplete", text)
+            path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            path.chmod(0o644)  # made for its owner alone
+        if left := ", ".join(sorted(set(archives) - seen)):
+            raise Problem("conda.install-incomplete", f"Not installed: {left}.")
         (self.prefix / "CACHEDIR.TAG").unlink(missing_ok=True)  # an environment is no cache
         shutil.rmtree(self.work)
 
@@ -283,29 +296,13 @@ class Installer:
             )
 
             known = json.loads(os.environ.get(AUTHORIZATION_VARIABLE, "{}"))
+            told = {host: {"Authorization": value} for host, value in known.items()}
             own: Any = AuthenticationMiddleware()
-            if known:
-                own = AddHeadersMiddleware(
-                    lambda host, _: {"Authorization": known[host]} if host in known else None
-                )
+            if told:
+                own = AddHeadersMiddleware(lambda host, _: told.get(host))
             steps = [RetryMiddleware(_RETRIES), own]
             self._client = Client(steps, user_agent="provision", timeout=_TIMEOUT_S)
         return self._client
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file aside, syncs and renames it; readable by everybody."""
-    descriptor, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fchmod(stream.fileno(), 0o644)
-            os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _digest(stream: Any, kind: str) -> str:
@@ -386,9 +383,9 @@ def main(arguments: list[str]) -> int:
         told = {"event": "error", "code": found.code, "message": found.message}
         print(json.dumps({**told, "facts": found.facts, "status": found.status}))  # noqa: T201
     else:
-        print(f"conda-install: {found.message} [{found.code}]", file=sys.stderr)  # noqa: T201
-        for name, value in found.facts.items():
-            print(f"  {name}: {value}", file=sys.stderr)  # noqa: T201
+        lines = [f"conda-install: {found.message} [{found.code}]"]
+        lines += [f"  {name}: {value}" for name, value in found.facts.items()]
+        print("\n".join(lines), file=sys.stderr)  # noqa: T201
     return found.status
 
 

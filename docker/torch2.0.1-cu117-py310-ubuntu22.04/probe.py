@@ -319,7 +319,7 @@ def look_at_folder(path: str) -> Json:
 
 def try_to_write(folder: str) -> Optional[str]:
     """Return why a small file cannot be written in a folder, or None."""
-    name = os.path.join(folder, ".provision-probe-%d" % os.getpid())
+    name = os.path.join(folder, ".provision-probe-%d-%d" % (os.getpid(), time.time_ns()))
     try:
         handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
@@ -591,7 +591,7 @@ def gather_tools(seen: Json, private: str) -> None:
 
 def needs_triton(seen: Json) -> bool:
     """Return whether Triton has to work: on CUDA, now or where a CUDA cell will run."""
-    return "cuda" in (seen["device"], seen["promised"])
+    return "cuda" in (seen["device"], seen["promised"]) and not seen["eager"]
 
 
 # --------------------------------------------------------------------------------------------
@@ -1221,7 +1221,7 @@ def judge_device(seen: Json) -> Finding:
             "Run it where a GPU and its driver are (docker run --gpus all), or judge the CPU "
             "half alone with --device cpu.",
         )
-    if tuple(device["capability"]) < (7, 0):
+    if tuple(device["capability"]) < (7, 0) and not seen["eager"]:
         return fail(
             "%s has compute capability %d.%d; Triton needs 7.0 or higher."
             % (device["name"], *device["capability"]),
@@ -1278,8 +1278,8 @@ COMPILE_RULES = (
         "Install the triton that this torch names in its metadata.",
     ),
     (
-        r"file too short|invalid ELF header",
-        "A compiled kernel in the cache is damaged.",
+        r"file too short|invalid ELF header|/c\w{20,}\S*\.so: cannot open shared object",
+        "A compiled kernel in the cache is damaged or made for another machine.",
         "Delete the cache folder; such an entry is never rebuilt.",
     ),
     (
@@ -1332,8 +1332,6 @@ def judge_cold(seen: Json) -> Finding:
 
 def judge_warm(seen: Json) -> Finding:
     """Did a second process, on the cache of the first, come to its end?"""
-    if seen["eager"]:
-        return skip("an eager-only cell has no cache")
     return ended_well(seen, "warm")
 
 
@@ -1349,8 +1347,6 @@ def each_run(seen: Json) -> List[Tuple[str, Json]]:
 
 def judge_compile(seen: Json) -> Finding:
     """Did every compile end without an error?"""
-    if seen["eager"]:
-        return skip("an eager-only cell compiles nothing")
     for where, run in each_run(seen):
         error = run.get("error")
         if error is not None:
@@ -1381,8 +1377,6 @@ def judge_runs(
     seen: Json, good: Callable[[Json], bool], tell: Callable[[Json], str], remedy: str
 ) -> Optional[Finding]:
     """Return a failure for the first run that is not good, None where all are."""
-    if seen["eager"]:
-        return skip("an eager-only cell compiles nothing")
     for where, run in each_run(seen):
         if not good(run):
             return fail("%s: %s" % (where, tell(run)), remedy)
@@ -1447,8 +1441,6 @@ def judge_witness(seen: Json) -> Finding:
 
 def judge_source(seen: Json) -> Finding:
     """Was source generated for this very run (its constant stands in it)?"""
-    if seen["eager"]:
-        return skip("an eager-only cell compiles nothing")
     marked = seen["files"]["marked_sources"]
     if marked:
         return ok("the constant of this run stands in %d generated sources" % len(marked))
@@ -1457,8 +1449,8 @@ def judge_source(seen: Json) -> Finding:
 
 def judge_kernel_file(seen: Json) -> Finding:
     """CPU: is there a whole kernel library for this machine, other than the vector probes?"""
-    if seen["eager"] or seen["device"] != "cpu":
-        return skip("judged for compiled code on the CPU only")
+    if seen["device"] != "cpu":
+        return skip("judged on the CPU only")
     kernels, machine = seen["files"]["kernel_so"], host_machine()
     probes = len(seen["files"]["isa_probe_so"])
     for kernel in kernels:
@@ -1481,8 +1473,8 @@ def judge_loaded(seen: Json) -> Finding:
 
     Where a kernel's own source holds the constant, one of those must have been mapped.
     """
-    if seen["eager"] or seen["device"] != "cpu":
-        return skip("judged for compiled code on the CPU only")
+    if seen["device"] != "cpu":
+        return skip("judged on the CPU only")
     kernels = seen["files"]["kernel_so"]
     tied = [k["path"] for k in kernels if k["marked"]] or [k["path"] for k in kernels]
     for phase, child in seen["children"].items():
@@ -1493,8 +1485,8 @@ def judge_loaded(seen: Json) -> Finding:
 
 def judge_cubin(seen: Json) -> Finding:
     """CUDA: did Triton make GPU machine code?"""
-    if seen["eager"] or seen["device"] != "cuda":
-        return skip("judged for compiled code on CUDA only")
+    if seen["device"] != "cuda":
+        return skip("judged on CUDA only")
     cubins = [c for c in seen["files"]["cubin"] if c["bytes"] > 0]
     if not cubins:
         return fail("No .cubin lies in the fresh cache.", NOT_PROVEN_REMEDY)
@@ -1503,8 +1495,8 @@ def judge_cubin(seen: Json) -> Finding:
 
 def judge_launched(seen: Json) -> Finding:
     """CUDA: did the GPU run a kernel that Triton made, in both phases?"""
-    if seen["eager"] or seen["device"] != "cuda":
-        return skip("judged for compiled code on CUDA only")
+    if seen["device"] != "cuda":
+        return skip("judged on CUDA only")
     for phase, child in seen["children"].items():
         kernels = child["runs"].get("function", {}).get("kernels", [])
         if not any(name.startswith("triton_") for name in kernels):
@@ -1551,8 +1543,6 @@ def judge_eager_numerics(seen: Json) -> Finding:
 
 def judge_complete(seen: Json) -> Finding:
     """Were all four runs done? (A child stops at the first run that proves nothing.)"""
-    if seen["eager"]:
-        return skip("an eager-only cell compiles nothing")
     for phase, child in seen["children"].items():
         missing = [name for name in RUNS if name not in child["runs"]]
         if missing:
@@ -1600,6 +1590,13 @@ CHECKS: Tuple[Check, ...] = (
 )
 
 
+# What is judged in a cell that has eager code alone; all else is about compiled code.
+EAGER_TOO = (
+    "python torch-unique torch torch-import has-compile numpy torchvision torchaudio device cold "
+    "numerics"
+).split()
+
+
 def judge_stage(seen: Json, stage: str) -> Judged:
     """Return the findings of all checks of one stage, in the order of the table."""
     results: Judged = []
@@ -1607,7 +1604,12 @@ def judge_stage(seen: Json, stage: str) -> Judged:
     for check in CHECKS:
         if check.stage != stage:
             continue
-        finding = skip("not reached: %s failed" % stopped) if stopped else check.judge(seen)
+        if stopped:
+            finding = skip("not reached: %s failed" % stopped)
+        elif seen["eager"] and check.id not in EAGER_TOO:
+            finding = skip("an eager-only cell compiles nothing")
+        else:
+            finding = check.judge(seen)
         results.append((check, finding))
         if check.gate and finding.status == "fail":
             stopped = check.id
@@ -2275,40 +2277,17 @@ def judge_everything(seen: Json, options: Options, private: Optional[str]) -> Ju
         if failure is not None:
             reason = "not reached: %s failed" % failure[0].id
             results += [(check, skip(reason)) for check in CHECKS if check.stage == stage]
-        elif stage == "facts":
-            results += eager_relief(seen, judge_stage(seen, stage))
-        elif stage == "tools":
-            results += judge_tools(seen, private)
-        elif stage == "look":
-            run_phase("cold", seen, options, private)
-            results += judge_stage(seen, stage)
         else:
+            if stage == "tools" and private is not None and not seen["eager"]:
+                gather_tools(seen, private)
+            if stage == "look":
+                run_phase("cold", seen, options, private)
             judged = judge_stage(seen, stage)
-            if first_failure(judged) is None and not seen["eager"]:
+            if stage == "run" and first_failure(judged) is None and not seen["eager"]:
                 run_phase("warm", seen, options, private)
                 judged = judge_stage(seen, stage)
             results += judged
     return results
-
-
-NEEDED_TO_COMPILE = ("tmp", "user", "user-cache")
-
-
-def eager_relief(seen: Json, results: Judged) -> Judged:
-    """Return the findings without those that matter only to compiled code, for an eager cell."""
-    if not seen["eager"]:
-        return results
-    reason = skip("an eager-only cell compiles nothing")
-    return [(c, reason if c.id in NEEDED_TO_COMPILE else finding) for c, finding in results]
-
-
-def judge_tools(seen: Json, private: Optional[str]) -> Judged:
-    """Try out compilers and headers and judge them; an eager-only cell needs none."""
-    if seen["eager"] or private is None:
-        reason = skip("an eager-only cell compiles nothing")
-        return [(check, reason) for check in CHECKS if check.stage == "tools"]
-    gather_tools(seen, private)
-    return judge_stage(seen, "tools")
 
 
 def run_phase(phase: str, seen: Json, options: Options, private: Optional[str]) -> None:
@@ -2595,7 +2574,10 @@ def main(arguments: List[str]) -> int:
     except KeyboardInterrupt:
         print("probe.py: interrupted", file=sys.stderr)
         return 130
-    print(json.dumps(report, indent=2) if options.json else summarise(report))
+    try:
+        print(json.dumps(report, indent=2) if options.json else summarise(report), flush=True)
+    except BrokenPipeError:  # whoever reads has seen enough; the verdict stands
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return int(report["details"]["exit_code"])
 
 
