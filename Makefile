@@ -26,7 +26,7 @@ lint:
 	$(VENV)/ruff check
 	$(VENV)/ruff format --check
 	$(VENV)/mypy
-	$(VENV)/mypy tests $(wildcard benchmarks/*.py)
+	$(VENV)/mypy --explicit-package-bases tests $(wildcard benchmarks/*.py)
 	@if [ -x $(VENV)/shellcheck ]; then echo '$(VENV)/shellcheck' $(SHELL_SCRIPTS); $(VENV)/shellcheck $(SHELL_SCRIPTS); \
 	else echo 'shellcheck skipped: no wheel of it for this machine'; fi
 	$(if $(DOCKERFILES),$(VENV)/hadolint $(DOCKERFILES))

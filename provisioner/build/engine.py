@@ -112,8 +112,9 @@ def connect(client: Client, environment: Mapping[str, str]) -> Engine:
 
     Raises OutsideError: no engine, no permission, or an engine that can't be talked to.
     """
-    import docker
     from docker.errors import DockerException
+
+    import docker
 
     host = environment.get("DOCKER_HOST") or _context_host(client)
     api: DockerClient | None = None

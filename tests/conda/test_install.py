@@ -26,9 +26,9 @@ from provisioner.errors import FindingError, OutsideError, ProvisionError, Usage
 MakePrefix = Callable[..., Path]
 
 
-def said(*command: str | Path, **options: Any) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=True, **options)
-    return done.stdout.strip()
+def said(*command: str | Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    return str(done.stdout).strip()
 
 
 def failing(lock: Path, prefix: Path, options: InstallOptions) -> ProvisionError:

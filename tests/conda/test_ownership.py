@@ -65,11 +65,18 @@ class Environment:
         return {finding.code for finding in self.check(cell, **environ)}
 
     def found(self, code: str, **environ: str) -> Finding:
-        return next(finding for finding in self.check(**environ) if finding.code == code)
+        return next(finding for finding in self.check(CELL, **environ) if finding.code == code)
 
 
 def run_pip(prefix: Path, environ: dict[str, str], *words: str) -> None:
-    command = [prefix / "bin" / "python", "-I", "-m", "pip", "--disable-pip-version-check", *words]
+    command = [
+        str(prefix / "bin" / "python"),
+        "-I",
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        *words,
+    ]
     done = subprocess.run(
         command,
         env=environ | {"PIP_NO_INDEX": "1", "PIP_ROOT_USER_ACTION": "ignore"},

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -228,7 +227,7 @@ def test_a_build_that_could_not_compile_fails_with_one_clear_message(
 
 
 @pytest.fixture
-def hardened() -> Iterator[tuple[str, ...]]:
+def hardened() -> tuple[str, ...]:
     """Options of a container that may write nowhere, by a user that nobody knows."""
     return ("--user=12345", "--read-only", "--network=none", "--cap-drop=ALL")
 

@@ -21,12 +21,18 @@ from provisioner.lock.recorded import Records
 from provisioner.lock.sources import Addresses
 from provisioner.matrix.cell import Request, Resolution
 from provisioner.matrix.load import load_matrix
-from provisioner.matrix.model import Matrix
+from provisioner.matrix.model import Arch, Matrix
 from provisioner.matrix.resolve import resolve
 from support.simpleindex import Index
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The Python of this test run: pip-tools runs on it without anything to fetch."""
+
+
+def machine() -> Arch:
+    """This machine's type, as a lock names it."""
+    return "aarch64" if os.uname().machine == "aarch64" else "x86_64"
+
 
 NO_RECORDS = Records(
     schema="provision.recorded-wheels/1", read_on="2026-01-01", how="", projects=()
@@ -35,7 +41,7 @@ NO_RECORDS = Records(
 CPU_CELL = LockInput(
     cell="torch2.0.1-cpu-test",
     os="debian12",
-    target=Target(python=HERE, arch=os.uname().machine, glibc="2.36"),
+    target=Target(python=HERE, arch=machine(), glibc="2.36"),
     device="cpu",
     cuda=None,
     family=("torch==2.0.1+cpu",),
@@ -117,7 +123,7 @@ def files(result: LockResult, name: str) -> list[str]:
 
 def python(series: str) -> str | None:
     """An interpreter of a series that starts: named by variable, on the path, or of pyenv."""
-    target = Target(python=series, arch=os.uname().machine, glibc="2.17")
+    target = Target(python=series, arch=machine(), glibc="2.17")
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
     for named in (None, *sorted(map(str, pyenv.glob(f"versions/{series}.*/bin/python")))):
         with contextlib.suppress(OutsideError):

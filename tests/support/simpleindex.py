@@ -55,7 +55,12 @@ class Index:
     url: str = ""
 
     def add(
-        self, name: str, version: str, *requires: str, tag: str = "py3-none-any", **how: str | bool
+        self,
+        name: str,
+        version: str,
+        *requires: str,
+        tag: str = "py3-none-any",
+        **how: str | bool | None,
     ) -> Wheel:
         """Put a wheel on the index; `how` sets fields of Wheel, `build` a build tag."""
         build = f"-{how.pop('build')}" if "build" in how else ""

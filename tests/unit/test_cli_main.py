@@ -14,8 +14,8 @@ import pytest
 from support.matrices import SMALL, replaced
 
 from provisioner import __version__, errors
-from provisioner.cli import main as main_module
 from provisioner.cli import matrix as matrix_module
+from provisioner.cli.lazy import LazyGroup
 from provisioner.cli.main import COMMANDS, run
 
 PROVISION = [sys.executable, "-m", "provisioner"]
@@ -177,7 +177,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
     command = click.Command("fail", callback=fail, params=[click.Option(["--json"], is_flag=True)])
     command.callback = lambda json: fail()
-    monkeypatch.setattr(main_module.LazyGroup, "get_command", lambda *_: command)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: command)
     monkeypatch.setitem(COMMANDS, "fail", ("", ""))
 
 

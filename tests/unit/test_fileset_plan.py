@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,7 @@ def _socket(path: Path) -> None:
             os.chdir(here)
 
 
-BLOCKERS = {
+BLOCKERS: dict[str, tuple[str, Callable[[Path], object], str, str]] = {
     "folder": ("change", lambda path: path.mkdir(), "output.not-a-file", "a folder"),
     "pipe": ("change", os.mkfifo, "output.not-a-file", "pipe"),
     "socket": ("change", _socket, "output.not-a-file", "socket"),

@@ -306,7 +306,7 @@ def assert_one_of(root: Path, a: FileSet, b: FileSet) -> str:
 
 def test_kill_at_random_instants(tmp_path: Path) -> None:
     a, b = many("a", 60), many("b", 60)
-    contents = {file.path: set() for file in [*a, *b]}
+    contents: dict[str, set[bytes]] = {file.path: set() for file in [*a, *b]}
     for file in [*a, *b]:
         contents[file.path].add(file.content)
     write(tmp_path, a, G)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import signal
 import time
@@ -141,7 +142,7 @@ def test_writers_at_once_end_as_one_of_them_with_all_groups(tmp_path: Path) -> N
             write(tmp_path, files_of({f"{mine}/f": f"{turn}"}, mine), {mine}, wait_s=60)
             write(tmp_path, both, G, wait_s=60)
 
-    pids = [child(lambda number=number: work(number)) for number in range(3)]
+    pids = [child(functools.partial(work, number)) for number in range(3)]
     assert [finish(pid) for pid in pids] == [0, 0, 0]
     winner = (tmp_path / "shared").read_text()
     assert winner in {"by 0", "by 1", "by 2"}

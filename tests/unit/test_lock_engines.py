@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.locking import CPU_CELL, HERE, Indexes, locked, pins, pip_tools, uv
+from support.locking import CPU_CELL, HERE, Indexes, locked, machine, pins, pip_tools, uv
 from support.simpleindex import Index
 
 from provisioner.errors import OutsideError, UsageError
@@ -211,7 +211,7 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-OTHER = Target(python="3.7" if HERE != "3.7" else "3.8", arch=os.uname().machine, glibc="2.31")
+OTHER = Target(python="3.7" if HERE != "3.7" else "3.8", arch=machine(), glibc="2.31")
 OTHER_NAME = f"python{OTHER.python}"
 
 

@@ -274,12 +274,11 @@ def test_a_hostile_field_is_refused_or_inert(field: str, base: Resolution, text:
         return
     value = spoilt(getattr(base.cell, field), text)
     hostile = bent(base, **{field: value})
+    refused: str | None = None
     try:
         files = rendered(hostile)
     except UsageError as error:
         refused = error.code
-    else:
-        refused = None
     if refused is not None:
         assert refused in {"render.unsafe-value", "output.bad-path"}
         return
