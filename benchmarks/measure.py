@@ -49,9 +49,13 @@ class Spent:
 
 
 def spend(command: Sequence[str], cwd: str | None = None) -> Spent:
-    """Run a program to its end with its output thrown away; raises when it fails."""
+    """Run a program to its end with its output thrown away; raises when it fails.
+
+    Bytecode is kept, as on a user's machine: else every run would compile what it imports.
+    """
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(
-        list(command), cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        list(command), cwd=cwd, env=kept, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     stderr = process.stderr.read() if process.stderr else b""
     _, status, usage = os.wait4(process.pid, 0)

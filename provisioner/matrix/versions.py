@@ -6,14 +6,27 @@ any PEP 440 version or range, `packaging` reads it.
 
 from __future__ import annotations
 
+import operator
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from packaging.specifiers import SpecifierSet
 
 _NUMBERS = re.compile(r"[0-9]+")
+_PLAIN = re.compile(r"[0-9]+(\.[0-9]+)*")
+_CLAUSE = re.compile(r"(==|!=|<=|>=|<|>)([0-9]+(?:\.[0-9]+)*)")
+_COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
 
 
 @lru_cache(maxsize=4096)
@@ -50,5 +63,13 @@ def specifier(text: str) -> SpecifierSet:
 
 @lru_cache(maxsize=8192)
 def satisfies(version: str, spec: str) -> bool:
-    """Whether a version fulfils a specifier (pre-releases count)."""
+    """Whether a version fulfils a specifier (pre-releases count).
+
+    Plain numbers under plain comparisons, which is what the matrix holds, are compared here:
+    importing `packaging` would cost a tenth of a whole `provision render`.
+    """
+    clauses = [_CLAUSE.fullmatch(clause) for clause in spec.split(",")]
+    if _PLAIN.fullmatch(version) and all(clauses):
+        have = key(version)
+        return all(_COMPARE[c[1]](have, key(c[2])) for c in clauses if c is not None)
     return specifier(spec).contains(version, prereleases=True)
