@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping  # noqa: TC003 - type of a field
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from provisioner.conda import prefix as prefixes
 from provisioner.conda.worker import OURS
-from provisioner.env import importing, ownership
+from provisioner.env import importing, ownership, pip
 from provisioner.env.finding import Finding
 from provisioner.env.inventory import Inventory, read_inventory
 from provisioner.errors import OutsideError
@@ -97,12 +96,9 @@ def _unfinished(prefix: Path) -> list[Finding]:
 def pip_findings(python: Path, inventory: Inventory, environ: Mapping[str, str]) -> list[Finding]:
     """Returns what `pip check` says of the environment, alone with itself."""
     own = any(dist.name == "pip" for dist in inventory.distributions)
-    runner = str(python) if own else sys.executable
-    command = [runner, "-I", "-B", "-m", "pip"]  # -B: a check leaves no trace
-    command += ["--disable-pip-version-check"] + ([] if own else ["--python", str(python)])
     try:
         done = subprocess.run(
-            [*command, "check"],
+            pip.checker(python, own=own),
             cwd="/",
             env=dict(environ),
             stdin=subprocess.DEVNULL,
@@ -116,8 +112,8 @@ def pip_findings(python: Path, inventory: Inventory, environ: Mapping[str, str])
         return [Finding(code="env.pip-check", message=f"pip check did not run: {error}.")]
     if done.returncode == 0:
         return []
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    shown = lines[:5] if done.stdout.strip() else lines[-1:]
+    said = done.stdout if done.stdout.strip() else done.stderr
+    shown = [line.strip() for line in said.splitlines() if line.strip()][-5:]
     return [
         Finding(
             code="env.pip-check",

@@ -210,7 +210,8 @@ def _build(new: Path, locks: _Locks, python: Path | None, options: CreateOptions
         elif python is not None:
             prefixes.claim(new, {})
             _say(options, "venv", python=str(python))
-            _make_venv(python, new)
+            # uv installs from outside; pip has to be inside.
+            _make_venv(python, new, with_pip=pip.choose_engine(options.engine) == "pip")
         _install_pip(new, locks, options)
         _keep_locks(new, locks)
         _prove(new, locks, options)
@@ -227,9 +228,9 @@ def _prove(new: Path, locks: _Locks, options: CreateOptions) -> None:
         raise error_of(findings, f"The new environment of {locks.expected.name}")
 
 
-def _make_venv(python: Path, prefix: Path) -> None:
+def _make_venv(python: Path, prefix: Path, *, with_pip: bool) -> None:
     done = subprocess.run(
-        [str(python), "-I", "-m", "venv", str(prefix)],
+        [str(python), "-I", "-m", "venv", *([] if with_pip else ["--without-pip"]), str(prefix)],
         cwd="/",
         capture_output=True,
         text=True,

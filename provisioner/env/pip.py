@@ -218,25 +218,27 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return kept | {"PYTHONNOUSERSITE": "1", "PIP_ROOT_USER_ACTION": "ignore"}
 
 
-def _uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def _uv_environment(environ: Mapping[str, str], command: Sequence[str]) -> dict[str, str]:
     """uv reads no settings of pip, so the index and the certificates of pip are handed to it."""
     from provisioner.lock.defaults import package_index, pip_setting
 
     kept = _environment(environ)
-    if not any(name in kept for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
+    named = {"--index-url", "--no-index"} & set(command)
+    if named:
+        for variable in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"):
+            kept.pop(variable, None)
+    elif "UV_DEFAULT_INDEX" not in kept and "UV_INDEX_URL" not in kept:
         kept["UV_DEFAULT_INDEX"] = package_index(None, environ)
-    certificates = environ.get("PIP_CERT") or pip_setting("cert")
+    certificates = environ.get("PIP_CERT") or pip_setting("cert", environ)
     if certificates and "SSL_CERT_FILE" not in kept:
         kept["SSL_CERT_FILE"] = certificates
     return kept
 
 
 def _run(command: list[str], part: PipPart, options: PipOptions) -> None:
-    uv = options.engine == "uv"
-    environ = _uv_environment(options.environ) if uv else _environment(options.environ)
-    if uv and "--index-url" in command:
-        environ.pop("UV_DEFAULT_INDEX", None)
-        environ.pop("UV_INDEX_URL", None)
+    environ = _environment(options.environ)
+    if options.engine == "uv":
+        environ = _uv_environment(options.environ, command)
     done = _call(command, environ)
     if done.returncode == 0:
         return
@@ -254,6 +256,17 @@ def _run(command: list[str], part: PipPart, options: PipOptions) -> None:
         facts={"engine": options.engine, "index": part.index_url, "said": said[-1500:]},
         next_step="Check that the index answers and has these files.",
     )
+
+
+def checker(python: Path, *, own: bool) -> list[str]:
+    """Returns the command for `pip check`: the environment's own pip, else uv, else ours."""
+    if own:
+        return [str(python), "-I", "-B", "-m", "pip", "--disable-pip-version-check", "check"]
+    uv = _uv()
+    if uv is not None:
+        return [uv, "pip", "check", "--no-config", "--python", str(python)]
+    ours = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check"]
+    return [*ours, "--python", str(python), "check"]
 
 
 def _call(command: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

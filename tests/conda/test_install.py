@@ -246,8 +246,9 @@ install_conda(Path(sys.argv[1]), Path(sys.argv[2]), options)
 """
 
 
-@pytest.mark.parametrize("moment", ["fetched 1", "fetched 4", "linking"])
-@pytest.mark.parametrize("victim", ["all", "worker"])
+@pytest.mark.parametrize(
+    ("victim", "moment"), [("all", "fetched 1"), ("all", "linking"), ("worker", "linking")]
+)
 def test_an_interrupted_install_is_never_taken_for_whole(
     lock: Path, installing: dict[str, str], tmp_path: Path, moment: str, victim: str
 ) -> None:

@@ -62,13 +62,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the tests' output quiet."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away in the middle is no news."""
+
+
 @contextmanager
 def serve_channel(folder: Path) -> Iterator[ChannelServer]:
     """Serve a folder on a free port of 127.0.0.1; what is given can be changed meanwhile."""
     state = ChannelServer(folder)
     handler = type("ChannelHandler", (_Handler,), {"server_state": state})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     state.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, name="conda-channel", daemon=True)
     thread.start()
