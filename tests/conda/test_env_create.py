@@ -104,18 +104,9 @@ def conda(tmp_path: Path, installing: dict[str, str], archives: list[Path]) -> Y
 PYTHON = Path(getattr(sys, "_base_executable", sys.executable))
 
 
-def test_a_base_cell_is_built_proved_and_left_alone_when_nothing_changed(
-    base: Yard, tmp_path: Path
-) -> None:
-    base.environ = base.environ | {  # none of these moves the target
-        "PIP_TARGET": str(tmp_path / "elsewhere"),
-        "PIP_USER": "1",
-        "PYTHONPATH": str(tmp_path),
-        "PIP_CONSTRAINT": "/no/such/file",
-    }
-    made = base.create(python=PYTHON, engine="pip")
+def test_a_base_cell_is_built_proved_and_left_alone_when_nothing_changed(base: Yard) -> None:
+    made = base.create(python=PYTHON)
     assert made.changed
-    assert not (tmp_path / "elsewhere").exists()
     assert base.run("import torch, tiny; print(torch.__version__, tiny.VALUE)") == f"{TORCH} 1"
     assert check_env(base.link) == []
     events: list[str] = []
@@ -125,8 +116,14 @@ def test_a_base_cell_is_built_proved_and_left_alone_when_nothing_changed(
     assert kept.read_bytes() == (base.locks / "requirements-torch.txt").read_bytes()
 
 
-def test_a_conda_cell_leaves_to_conda_what_conda_owns(conda: Yard) -> None:
+def test_a_conda_cell_leaves_to_conda_what_conda_owns(conda: Yard, tmp_path: Path) -> None:
     """The lock names numpy and six at conda's versions; no wheel of them is even there."""
+    conda.environ = conda.environ | {  # none of these moves the target
+        "PIP_TARGET": str(tmp_path / "elsewhere"),
+        "PIP_USER": "1",
+        "PYTHONPATH": str(tmp_path),
+        "PIP_CONSTRAINT": "/no/such/file",
+    }
     shared = f"numpy==1.26.4 --hash=sha256:{'a' * 64}\nsix==1.16.0 --hash=sha256:{'b' * 64}\n"
     tiny = next(conda.wheels.glob("tiny-*"))
     conda.lock(tiny, extra=shared)
@@ -136,6 +133,7 @@ def test_a_conda_cell_leaves_to_conda_what_conda_owns(conda: Yard) -> None:
         f"{TORCH} 1.26.4"
     )
     assert check_env(conda.link) == []
+    assert not (tmp_path / "elsewhere").exists()
     assert events[0] == "conda"
     assert events[-2:] == ["pip", "checking"]
     program = conda.link / "bin" / "greet"
@@ -202,7 +200,7 @@ def test_pip_refuses_a_changed_wheel_as_uv_does(conda: Yard) -> None:
 
 def test_a_torch_of_another_variant_never_becomes_current(base: Yard) -> None:
     base.lock(torch_wheel(base.wheels, "2.0.1+cpu", None), name="requirements-torch.txt")
-    error = base.failing(python=PYTHON)
+    error = base.failing(python=PYTHON, engine="pip")
     assert error.code == "env.check-failed"
     assert [f["code"] for f in error.facts["findings"]] == ["env.torch-variant"]
     assert not base.link.exists()
