@@ -209,7 +209,8 @@ def merged(specs: tuple[str, ...]) -> tuple[str, ...]:
 
 def _joined(name: str, parts: list[str]) -> str:
     if len(parts) < 2:
-        return name + "".join(parts)
+        bound = "".join(parts)
+        return f"{name} {bound}" if bound[:1].isalnum() or bound[:1] == "*" else name + bound
     if any("=" in part.lstrip("<>=!~") or " " in part for part in parts):
         raise FindingError(
             "conda.environment-bad",

@@ -38,6 +38,7 @@ def options(environment: bytes = ENVIRONMENT, **fields: object) -> CondaLockOpti
         (("numpy", "numpy<2", "numpy<2"), ("numpy<2",)),
         (("NumPy=1.26", "numpy<2"), ("numpy 1.26.*,<2",)),
         (("python=3.10.*", "python !=3.10.1"), ("python 3.10.*,!=3.10.1",)),
+        (("python 3.10.*", "pip * py_0"), ("pip * py_0", "python 3.10.*")),
         (("zlib", "libblas=*=*openblas"), ("libblas=*=*openblas", "zlib")),
     ],
 )
