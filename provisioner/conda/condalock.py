@@ -22,8 +22,7 @@ from provisioner.conda.channel import redacted
 from provisioner.errors import Exit, FindingError, OutsideError, ProvisionError, UsageError
 
 _KINDS = {Exit.FINDING: FindingError, Exit.USAGE: UsageError, Exit.OUTSIDE: OutsideError}
-_DROPPED = ("CONDA_", "MAMBA_")
-_DROPPED_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "RUNNER_TEMP"})
+_DROPPED = frozenset({"CONDA_FLAGS", "PYTHONPATH", "PYTHONHOME", "RUNNER_TEMP"})
 _TIMEOUT_S = 1800
 
 
@@ -74,14 +73,11 @@ def run(call: Run) -> None:
 
 
 def _environment(call: Run, report: Path) -> dict[str, str]:
-    """Nothing of this machine's conda settings decides what is locked."""
-    kept = {
-        name: value
-        for name, value in call.environ.items()
-        if name not in _DROPPED_NAMES
-        and (call.conda_exe is not None or not name.startswith(_DROPPED))
-    }
-    kept.pop("CONDA_FLAGS", None)
+    """The user's network settings; nothing that changes what conda-lock asks or where it works.
+
+    conda-lock itself sets what the solver has to know of the target.
+    """
+    kept = {name: value for name, value in call.environ.items() if name not in _DROPPED}
     return kept | {shim.REPORT_VARIABLE: str(report), "PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
 
 

@@ -85,7 +85,7 @@ def lock_conda(cell: Cell, origins: Origins, options: CondaLockOptions) -> dict[
                 platform=inputs.platform,
                 update=options.upgrade if current else (),
                 conda_exe=options.conda_exe,
-                environ=_environment(inputs, origins, options),
+                environ=solver_environment(inputs, origins, options),
             )
         )
         record = (room / explicit.RECORD).read_bytes()
@@ -240,8 +240,10 @@ def _check_upgrade(inputs: Inputs, options: CondaLockOptions) -> None:
         )
 
 
-def _environment(inputs: Inputs, origins: Origins, options: CondaLockOptions) -> dict[str, str]:
-    """What the solver is told through the environment; conda-lock passes it on."""
+def solver_environment(
+    inputs: Inputs, origins: Origins, options: CondaLockOptions
+) -> dict[str, str]:
+    """Returns what the solver is told through the environment; conda-lock passes it on."""
     environ = dict(options.environ)
     mirror = (origins.conda.url or "").rstrip("/")
     if mirror and mirror != CANONICAL:

@@ -15,6 +15,7 @@ from support.cells import cell_of
 from support.contentwheel import content_wheel, pin, torch_wheel
 
 from provisioner.cli.env import group
+from provisioner.conda import prefix as prefixes
 from provisioner.env.check import check_env
 from provisioner.env.create import Created, CreateOptions, create_env
 from provisioner.env.versions import Versions
@@ -244,29 +245,31 @@ from pathlib import Path
 from provisioner.env.create import CreateOptions, create_env
 def told(event, facts):
     print(event, flush=True)
-root, link, python = map(Path, sys.argv[1:])
-known = {"root": root, "wheels": root / "wheels", "engine": "uv", "python": python}
+root, link = map(Path, sys.argv[1:])
+known = {"root": root, "wheels": root / "wheels", "engine": "uv"}
 create_env("cell", link, CreateOptions(progress=told, **known))
 """
 
 
-def test_a_killed_creation_leaves_no_environment_and_the_next_one_works(base: Yard) -> None:
+def test_a_killed_creation_leaves_no_environment_and_the_next_one_works(conda: Yard) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", CREATE, base.root, base.link, PYTHON],
-        env=base.environ,
+        [sys.executable, "-c", CREATE, conda.root, conda.link],
+        env=conda.environ,
         stdout=subprocess.PIPE,
         text=True,
     )
     with process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.strip() == "pip":
+            if line.strip() == "pip":  # conda's half is complete by now
                 break
         process.kill()
-    assert not base.link.exists()
-    made = base.create(python=PYTHON)
-    assert check_env(base.link) == []
-    assert leftovers(base) == [made.prefix.name]
+    assert not conda.link.exists()
+    (half,) = Versions(conda.link).folder.glob("*/conda-meta")
+    assert not prefixes.is_whole(half.parent)
+    made = conda.create()
+    assert check_env(conda.link) == []
+    assert leftovers(conda) == [made.prefix.name]
 
 
 def test_the_commands_answer_people_and_programs(

@@ -68,6 +68,7 @@ def test_records_name_the_lock_and_nothing_of_this_machine(
         text = json.dumps(record)
         assert str(channel) not in text
         assert installing["XDG_CACHE_HOME"] not in text
+        assert str(prefix) not in text
     assert not (prefix / ".provision" / "work").exists()
     assert not (prefix / "CACHEDIR.TAG").exists()
     # No file is shared with a cache: an edit in place stays in this environment.
@@ -274,6 +275,7 @@ def test_an_interrupted_install_is_never_taken_for_whole(
     process.kill()
     process.communicate(timeout=60)
     wait_for_end(child)
+    assert (prefix / ".provision" / "work").exists()  # it was stopped, not waited for
     assert not prefixes.is_whole(prefix)
     # The next run takes nothing of it for granted.
     install_conda(lock, prefix, InstallOptions(environ=installing, store=store))

@@ -80,6 +80,28 @@ def test_the_target_decides_not_this_machine(solving: dict[str, str]) -> None:
     assert dry_run(solving | {"CONDA_OVERRIDE_CUDA": "12.6"}, "cuda-version 12.6")["success"]
 
 
+@pytest.mark.parametrize(("cuda", "solved"), [("11.8", False), ("12.6", True)])
+def test_the_channel_that_conda_lock_makes_up_is_the_target_and_no_channel(
+    solving: dict[str, str], tmp_path: Path, cuda: str, solved: bool
+) -> None:
+    record = {"name": "__cuda", "version": cuda, "build": "0", "build_number": 0, "noarch": ""}
+    record |= {"depends": [], "package_type": "virtual_system", "subdir": "linux-64"}
+    for subdir, records in (("linux-64", {f"__cuda-{cuda}-0.tar.bz2": record}), ("noarch", {})):
+        (tmp_path / subdir).mkdir()
+        text = json.dumps({"info": {"subdir": subdir}, "packages": records})
+        (tmp_path / subdir / "repodata.json").write_text(text)
+    made_up = f"file://{tmp_path}"
+    words = ["create", "--dry-run", "--json", "--platform", "linux-64", "--channel", "conda-forge"]
+    done = shim(solving, *words, "--channel", made_up, "cuda-version 12.6", "__cuda")
+    answer = json.loads(done.stdout)
+    assert answer["success"] is solved
+    if solved:
+        assert list(versions(answer)) == ["cuda-version"]
+    else:
+        assert answer["error"]["facts"]["channels"] == "conda-forge"
+        assert f"__cuda={cuda}" in answer["error"]["facts"]["target"]
+
+
 def test_specs_that_clash_are_named_and_only_they(solving: dict[str, str]) -> None:
     answer = dry_run(solving, "pip", "setuptools", "wheel", "python 3.14.*", "numpy <2")
     error = answer["error"]

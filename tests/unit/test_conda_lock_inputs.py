@@ -2,8 +2,9 @@
 
 import datetime as dt
 
+import msgspec
 import pytest
-from support.cells import cell_of
+from support.cells import cell_of, shipped
 
 from provisioner.conda import explicit
 from provisioner.conda.lock import (
@@ -12,9 +13,11 @@ from provisioner.conda.lock import (
     file_names,
     merged,
     read_environment,
+    solver_environment,
     why_stale,
 )
 from provisioner.errors import FindingError
+from provisioner.matrix.model import Origin
 
 CELL, SYSTEM = cell_of(cuda="11.8")
 ENVIRONMENT = b"""# a comment
@@ -159,3 +162,28 @@ def test_a_missing_file_is_named() -> None:
         "changed since"
         in why_stale(CELL, options(ENVIRONMENT.replace(b"<2", b"<1"), previous=locked()))[0]
     )
+
+
+def test_an_upgrade_of_one_package_keeps_the_bounds_of_the_others() -> None:
+    inputs = Inputs.of(CELL, options())
+    told = solver_environment(inputs, shipped().origins, options(upgrade=("numpy",)))
+    assert told["PROVISION_CONDA_CONSTRAINTS"] == "numpy<2\npython=3.10.*"
+    plain = solver_environment(inputs, shipped().origins, options())
+    assert plain["PROVISION_CONDA_CONSTRAINTS"] == ""
+
+
+def test_mirrors_and_maps_are_told_to_the_solver_alone() -> None:
+    origins = msgspec.structs.replace(
+        shipped().origins, conda=Origin(url="https://mirror.corp/conda/")
+    )
+    given = options(
+        channel_map={"conda-forge": "file:///srv/cf"},
+        environ={"PROVISION_CONDA_CHANNEL_MAP": "other=http://x/y"},
+        offline=True,
+    )
+    told = solver_environment(Inputs.of(CELL, given), origins, given)
+    assert told["PROVISION_MIRROR_CONDA"] == "https://mirror.corp/conda"
+    assert told["PROVISION_CONDA_CHANNEL_MAP"] == "conda-forge=file:///srv/cf other=http://x/y"
+    assert told["PROVISION_OFFLINE"] == "1"
+    usual = solver_environment(Inputs.of(CELL, options()), shipped().origins, options(environ={}))
+    assert "PROVISION_MIRROR_CONDA" not in usual
