@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from provisioner.build.image import Built
     from provisioner.cli.output import Output
     from provisioner.cli.settings import Settings
+    from provisioner.matrix.cell import Resolution
 
 BUILD_SCHEMA = "provision.build/1"
 
@@ -32,6 +33,7 @@ BUILD_SCHEMA = "provision.build/1"
 )
 @click.option("--network", metavar="MODE", help="Network of the build steps, such as host or none.")
 @click.option("--base-image", metavar="IMAGE", help="Build on this image, by digest for example.")
+@click.option("--locked", is_flag=True, help="Stop where the render or the lock is missing.")
 @click.option(
     "--out",
     "root",
@@ -44,37 +46,48 @@ BUILD_SCHEMA = "provision.build/1"
 def command(settings: Settings, out: Output, cell: str | None, root: Path, **how: Any) -> int:
     """Build and verify the image of CELL, or of the cell that the options select.
 
-    The cell has to be rendered and locked. The report of its verification is left in
+    The whole chain: a cell that the options select is rendered, a missing lock is made (`--locked`
+    stops instead), then the image is built and verified. The report is left in
     build/CELL/report.json, and in the image.
 
     \b
-    provision build torch2.0.1-cu118-py310-ubuntu22.04
-    provision build --cuda 11.8 --secret ca=/etc/ssl/certs/ca-certificates.crt
+    provision build torch2.0.1-cu117-py39-debian11-basepy
+    provision build --cuda 11.7 --os debian11 --python-from base \\
+      --secret ca=/etc/ssl/certs/ca-certificates.crt
     """
     from provisioner.build import image
     from provisioner.build.engine import connect, find_client
-    from provisioner.render.dockerfile import lock_names
 
     secrets = _pairs(how["secrets"])
     image.check_secrets(secrets)
-    name = cell or _selected(settings, out)
-    if name is None:
+    wanted = _named(root, cell) if cell is not None else _selected(settings, root, out)
+    if wanted is None:
         return int(Exit.REFUSED)
-    recorded = _recorded(root, name, settings)
-    image.check_locked(root, name, lock_names(recorded))
+    name = wanted.cell["name"]
+    if how["locked"]:
+        _check_locked(root, wanted, settings)
     engine = connect(find_client(os.environ), os.environ)
-    image.check_room(engine, recorded["device"])
+    image.check_room(engine, wanted.cell["device"])
+    if not how["locked"]:
+        _prepare(root, wanted, settings, out)
     options = image.BuildOptions(
         tag=how["tag"],
         no_cache=how["no_cache"],
         network=how["network"],
-        arguments=build_arguments(recorded, settings.mirrors, how["base_image"]),
+        arguments=build_arguments(wanted.cell, settings.mirrors, how["base_image"]),
         secrets=secrets,
     )
     out.note(f"Building {name} with {engine.client.path}, engine {engine.version}.")
-    built = image.build_image(engine, root, recorded, options, _speaker(out))
+    built = image.build_image(engine, root, wanted.cell, options, _speaker(out))
     _show(built, out, name)
     return int(Exit.DONE)
+
+
+class _Wanted(NamedTuple):
+    """The cell to build, as spec.json has it; `resolution` while it is not rendered yet."""
+
+    cell: Mapping[str, Any]
+    resolution: Resolution | None
 
 
 def _pairs(words: tuple[str, ...]) -> dict[str, Path]:
@@ -90,8 +103,27 @@ def _pairs(words: tuple[str, ...]) -> dict[str, Path]:
     return pairs
 
 
-def _selected(settings: Settings, out: Output) -> str | None:
-    """The name of the cell of the options; None when the matrix refuses them (and says so)."""
+def _named(root: Path, name: str) -> _Wanted:
+    """The rendered cell of a name."""
+    from provisioner.render.job import recorded_specs
+
+    recorded = recorded_specs(root)
+    if name in recorded:
+        return _Wanted(recorded[name].cell, None)
+    raise _not_rendered(root, name, sorted(recorded), "provision render")
+
+
+def _not_rendered(root: Path, name: str, rendered: list[str], command: str) -> FindingError:
+    return FindingError(
+        "build.not-rendered",
+        f"There is no rendered cell {name} below {root.resolve()}.",
+        facts={"rendered": rendered},
+        next_step=command,
+    )
+
+
+def _selected(settings: Settings, root: Path, out: Output) -> _Wanted | None:
+    """The cell of the options; None when the matrix refuses them (and says so)."""
     if not settings.chosen.keys() & {*(option.name for option in CELL), "file"}:
         raise UsageError(
             "build.no-cell",
@@ -99,31 +131,51 @@ def _selected(settings: Settings, out: Output) -> str | None:
             next_step="provision build CELL (the folders below docker/), or provision build "
             "--cuda 11.8",
         )
+    import msgspec
+
     from provisioner.matrix.cell import Refusal
     from provisioner.matrix.resolve import resolve
+    from provisioner.render.job import recorded_specs
 
     answer = resolve(settings.open().matrix, settings.request)
     if isinstance(answer, Refusal):
         print_refusal(out, answer, "provision build")
         return None
-    return answer.cell.name
-
-
-def _recorded(root: Path, name: str, settings: Settings) -> Mapping[str, Any]:
-    """The cell as it was rendered."""
-    from provisioner.render.job import recorded_specs
-
     recorded = recorded_specs(root)
-    if name in recorded:
-        return recorded[name].cell
-    selected = settings.chosen.keys() & {option.name for option in CELL}
-    words = " ".join(f"--{option.replace('_', '-')} ..." for option in sorted(selected))
-    raise FindingError(
-        "build.not-rendered",
-        f"There is no rendered cell {name} below {root.resolve()}.",
-        facts={"rendered": sorted(recorded)},
-        next_step=f"provision render {words}".rstrip() if words else "provision render",
-    )
+    if answer.cell.name in recorded:
+        return _Wanted(recorded[answer.cell.name].cell, None)
+    return _Wanted(msgspec.to_builtins(answer.cell), answer)
+
+
+def _check_locked(root: Path, wanted: _Wanted, settings: Settings) -> None:
+    """Raises FindingError where the render or the lock of the cell is missing."""
+    from provisioner.build.image import check_locked
+    from provisioner.render.dockerfile import lock_names
+
+    name = wanted.cell["name"]
+    if wanted.resolution is not None:
+        selected = settings.chosen.keys() & {option.name for option in CELL}
+        words = " ".join(f"--{option.replace('_', '-')} ..." for option in sorted(selected))
+        raise _not_rendered(root, name, [], f"provision render {words}".rstrip())
+    check_locked(root, name, lock_names(wanted.cell))
+
+
+def _prepare(root: Path, wanted: _Wanted, settings: Settings, out: Output) -> None:
+    """Render the cell and make its lock, whichever is missing."""
+    from provisioner.cli.lock import lock_missing
+    from provisioner.render.dockerfile import lock_names
+
+    name = wanted.cell["name"]
+    if wanted.resolution is not None:
+        from provisioner.cli.render import render_resolved
+
+        written = render_resolved(wanted.resolution, settings, root)
+        out.note(f"Rendered {name}: {written} files.")
+    missing = [
+        file for file in lock_names(wanted.cell) if not (root / "lockfiles" / name / file).is_file()
+    ]
+    if missing:
+        lock_missing(root, name, settings, out)
 
 
 def build_arguments(

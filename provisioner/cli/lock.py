@@ -196,13 +196,7 @@ def _lock(
     from provisioner.lock.check import standing
     from provisioner.lock.choices import Said, merged
 
-    if cell["python_from"] != "base":
-        raise RefusedError(
-            "lock.conda-half",
-            f"{cell['name']} takes its Python from conda; this version locks cells whose Python is "
-            "that of the base image.",
-            next_step="Ask for the cell with --python-from base.",
-        )
+    _check_half(cell)
     said = Said(
         as_of=how.as_of, upgrades=how.upgrade, own=tuple(how.own), single_source=how.single_source
     )
@@ -213,6 +207,32 @@ def _lock(
     inputs = _inputs(cell, choices, settings)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
     return _write(result, before, how, out)
+
+
+def _check_half(cell: Cell) -> None:
+    if cell["python_from"] != "base":
+        raise RefusedError(
+            "lock.conda-half",
+            f"{cell['name']} takes its Python from conda; this version locks cells whose Python is "
+            "that of the base image.",
+            next_step="Ask for the cell with --python-from base.",
+        )
+
+
+def lock_missing(root: Path, name: str, settings: Settings, out: Output) -> None:
+    """Make the lock of a rendered cell that has none, at the defaults of `provision lock`."""
+    from provisioner.lock.choices import Said, merged
+    from provisioner.lock.writer import group_of, lock_files
+    from provisioner.render.journal import write
+
+    cell, mirrors = _recorded(root, name)
+    _check_half(cell)
+    how = _How(root, "auto", None, (), (), None, False, None, 30.0, False, False, False)
+    choices = merged(None, Said(as_of=None, upgrades=(), own=(), single_source=None), _today())
+    inputs = _inputs(cell, choices, settings)
+    result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
+    write(root, lock_files(result.lock), {group_of(name)})
+    out.note(f"Locked {len(result.lock.packages)} packages as of {result.lock.as_of}.")
 
 
 def _today() -> str:

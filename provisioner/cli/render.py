@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from provisioner.cli.output import Output
     from provisioner.cli.settings import Settings
+    from provisioner.matrix.cell import Resolution
     from provisioner.render.context import CellContext, Facts
     from provisioner.render.job import Job
     from provisioner.render.journal import Outcome
@@ -120,6 +121,18 @@ def _one(settings: Settings, how: _How, recorded: Mapping[str, Recorded], out: O
     status = _write(job, how, recorded, out)
     note_age(out, facts.matrix)
     return status
+
+
+def render_resolved(resolution: Resolution, settings: Settings, root: Path) -> int:
+    """Write the files of a resolved cell below `root`; returns how many were written."""
+    from provisioner.render.job import cell_job, recorded_specs, refuse_other_request
+    from provisioner.render.journal import write
+
+    recorded = recorded_specs(root)
+    job = cell_job(resolution, facts_of(settings), recorded)
+    refuse_other_request(job, recorded)
+    outcome = write(root, job.files, job.groups)
+    return len(outcome.created) + len(outcome.updated)
 
 
 def facts_of(settings: Settings) -> Facts:

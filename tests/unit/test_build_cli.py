@@ -44,10 +44,12 @@ def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
 @pytest.mark.parametrize(
     ("words", "status", "code"),
     [
-        ((NAME,), 1, "build.not-locked"),
-        (("--torch=2.7.1", "--cuda=cpu"), 1, "build.not-locked"),
+        ((NAME, "--locked"), 1, "build.not-locked"),
+        (("--torch=2.7.1", "--cuda=cpu", "--locked"), 1, "build.not-locked"),
         (("torch9.9.9",), 1, "build.not-rendered"),
-        (("--cuda=11.8",), 1, "build.not-rendered"),
+        (("--cuda=11.8", "--locked"), 1, "build.not-rendered"),
+        ((NAME,), 4, "build.no-client"),
+        (("--cuda=11.8",), 4, "build.no-client"),
         ((), 2, "build.no-cell"),
         ((NAME, "--secret=ca"), 2, "build.secret-syntax"),
         ((NAME, "--secret=token=/dev/null"), 2, "build.unknown-secret"),
