@@ -84,13 +84,18 @@ class Workshop:
         done = self.provision("lock", self.case.name, place, *mirrors)
         assert done.returncode == 0, done.stderr + done.stdout
 
-    def build(self, root: Path | None = None, tag: str | None = None) -> Completed:
-        """Build with everything that this workshop gives; JSON comes out."""
-        words = [f"--out={root or self.root}", f"--tag={tag or self.tag}", "--json"]
-        words += [f"--base-image={self.base}", "--network=host"]
-        words += [f"--secret={name}={path}" for name, path in self.secrets.items()]
-        words += [f"--mirror={name}={url}" for name, url in self.mirrors.items()]
-        return self.provision("build", self.case.name, *words)
+    def build(
+        self, root: Path | None = None, tag: str | None = None, words: tuple[str, ...] = ()
+    ) -> Completed:
+        """Build with everything that this workshop gives; JSON comes out.
+
+        `words` stand in the place of the cell's name: options that select it, say.
+        """
+        given = [f"--out={root or self.root}", f"--tag={tag or self.tag}", "--json"]
+        given += [f"--base-image={self.base}", "--network=host"]
+        given += [f"--secret={name}={path}" for name, path in self.secrets.items()]
+        given += [f"--mirror={name}={url}" for name, url in self.mirrors.items()]
+        return self.provision("build", *(words or (self.case.name,)), *given)
 
     def docker_build(self, root: Path, *options: str) -> Completed:
         """The build as a user without our command line types it."""

@@ -55,10 +55,22 @@ def test_a_build_without_a_lock_stops_at_once_and_names_the_command(
     assert done.returncode != 0
     assert f"run 'provision lock {workshop.case.name}'" in done.stderr
     assert "apt-get" not in re.sub(r"(?m)^.*\[base .*$", "", done.stderr)
-    told = workshop.build(root)
+    told = workshop.build(root, words=(workshop.case.name, "--locked"))
     assert told.returncode == 1
     assert json.loads(told.stdout)["error"]["code"] == "build.not-locked"
     assert json.loads(told.stdout)["error"]["next_step"].endswith(workshop.case.name)
+
+
+def test_build_does_the_whole_chain_from_options_alone(old_image: Image, tmp_path: Path) -> None:
+    """Rendered, locked, built and verified in one command; the layers are those of the image."""
+    workshop = old_image.workshop
+    done = workshop.build(tmp_path, words=workshop.case.options)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["cell"] == workshop.case.name
+    assert told["report"]["verdict"] == old_image.told["report"]["verdict"]
+    assert (tmp_path / "lockfiles" / workshop.case.name / "lock.json").is_file()
+    assert Path(told["report_path"]).is_file()
 
 
 def test_a_base_with_another_python_is_refused_before_packages_are_fetched(
