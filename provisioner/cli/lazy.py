@@ -10,12 +10,26 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+class NoCommandError(click.UsageError):
+    """A group was called without a command; `help` is what it could do."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        super().__init__("A command is missing.", ctx)
+        self.help = ctx.get_help()
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; without any argument the help is the answer, with status 2."""
+        if not args and not ctx.resilient_parsing:
+            raise NoCommandError(ctx)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The names, in the order in which people use them."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from provisioner.cli.lazy import NoCommandError
 from provisioner.errors import Exit
 
 if TYPE_CHECKING:
@@ -125,11 +126,12 @@ def print_error(error: ProvisionError, *, as_json: bool, exit_status: Exit | Non
 
 def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
     """Print what click found wrong with the command line."""
-    context = getattr(error, "ctx", None)
-    no_command = type(error).__name__ == "NoArgsIsHelpError"  # click 8.2 and later
+    # click 8.2 has an error of its own for groups that are not lazy
+    no_command = type(error).__name__ in {"NoArgsIsHelpError", NoCommandError.__name__}
     if no_command and not as_json:
-        click.echo(error.format_message(), err=True)
+        click.echo(getattr(error, "help", error.format_message()), err=True)
         return
+    context = getattr(error, "ctx", None)
     command = context.command_path if context else "provision"
     next_step = f"{command} --help"
     message = "A command is missing." if no_command else error.format_message()

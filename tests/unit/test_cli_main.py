@@ -153,9 +153,15 @@ def test_usage_errors_as_json(
     assert says in error["message"]
 
 
-def test_no_command_is_a_usage_error_with_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([]) == 2
-    assert "Commands:" in capsys.readouterr().err
+@pytest.mark.parametrize("arguments", [[], ["matrix"]])
+def test_no_command_is_a_usage_error_with_the_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("Usage: provision")
+    assert "Commands:" in told.err
 
 
 FAILURES: list[tuple[Exception, int, str]] = [
