@@ -200,6 +200,9 @@ def python_package() -> Package:
             files[name] = File(data.replace(home, PLACEHOLDER.encode()), mode="text")
         else:
             files[name] = File(data)
+    files.pop(f"lib/python{SERIES}/EXTERNALLY-MANAGED", None)
+    if b"dist-packages" in (stdlib / "site.py").read_bytes():
+        files[f"lib/python{SERIES}/sitecustomize.py"] = File(_CUSTOMIZE.encode())
     files[f"bin/python{SERIES}"] = File(binary.read_bytes(), executable=True)
     for alias in ("python", "python3"):
         files[f"bin/{alias}"] = File(target=f"python{SERIES}")
@@ -280,13 +283,17 @@ def _stdlib_files(stdlib: Path) -> Iterator[Path]:
 
 
 def _without_distribution_layout(name: str, data: bytes) -> bytes:
-    """Undo what Debian changes, so that a prefix has its packages in site-packages."""
+    """Let pip install into site-packages where Debian would have it elsewhere."""
     if name == "sysconfig.py":
-        return data.replace(b"'DEB_PYTHON_INSTALL_LAYOUT', 'posix_local'",
-                            b"'DEB_PYTHON_INSTALL_LAYOUT', 'posix_prefix'")  # fmt: skip
-    if name == "site.py":
-        return data.replace(b"            if is_virtual_environment:", b"            if True:")
+        return data.replace(b"prefix_scheme = 'posix_local'", b"prefix_scheme = 'posix_prefix'")
     return data
+
+
+_CUSTOMIZE = """import os, site, sys
+version = "python%d.%d" % sys.version_info[:2]
+site.addsitedir(os.path.join(sys.prefix, "lib", version, "site-packages"))
+"""
+"""For a Python whose frozen `site` knows dist-packages alone."""
 
 
 def _info(package: Package) -> Iterator[tuple[str, File]]:
