@@ -64,18 +64,21 @@ def print_refusal(out: Output, refusal: Refusal, command: str) -> int:
     if out.json:
         out.result({"schema": REFUSAL_SCHEMA, "refusal": refusal})
         return int(Exit.REFUSED)
-    _say(f"provision: {refusal.message} [{refusal.code}]")
-    for label, facts in (("have", refusal.have), ("need", refusal.need)):
-        for name, value in facts.items():
-            _say(f"  {label} {name}: {_plain(value)}")
+    sure = "" if refusal.verified else " (not confirmed at first hand)"
+    lines = wrap(f"{refusal.message}{sure} [{refusal.code}]", "  ", "provision: ")
+    for also in refusal.also:
+        lines += wrap(also, "    ", "  also: ")
+    for axis, have in refusal.have.items():
+        lines += wrap(f"have {have}, need {refusal.need.get(axis, '')}", "    ", f"  {axis}: ")
     if refusal.source:
-        mark = "" if refusal.verified else " (not confirmed at first hand)"
-        _say(f"  read from: {', '.join(refusal.source)}{mark}")
+        lines += wrap(", ".join(refusal.source), "    ", "  source: ")
     if refusal.nearest:
-        _say("Nearest:")
+        lines.append("Next: one of these works")
     for near in refusal.nearest:
-        options = " ".join(shlex.quote(option) for option in near.options)
-        _say(f"  {command} {options}   # {near.differs}")
+        # One line, however long: it is there to be copied.
+        lines += [f"  {near.name} ({near.differs})", f"    {command} {shlex.join(near.options)}"]
+    for line in lines:
+        _say(line)
     return int(Exit.REFUSED)
 
 

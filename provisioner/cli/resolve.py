@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from provisioner.cli.options import cell_options, common_options
-from provisioner.cli.output import wrap
+from provisioner.cli.output import note_age, print_refusal, wrap
 from provisioner.errors import Exit
 
 if TYPE_CHECKING:
@@ -39,12 +38,11 @@ def command(settings: Settings, out: Output) -> int:
     if out.json:
         out.result(answer_json(answer, settings, opened.matrix))
     elif isinstance(answer, Refusal):
-        for line in refusal_lines(answer):
-            click.echo(line, err=True)
+        print_refusal(out, answer, "provision resolve")
     else:
         for line in resolution_lines(answer, verbose=bool(out.verbose)):
             out.line(line)
-    note_age(opened.matrix, out)
+    note_age(out, opened.matrix)
     return int(Exit.REFUSED if isinstance(answer, Refusal) else Exit.DONE)
 
 
@@ -65,19 +63,6 @@ def answer_json(answer: Resolution | Refusal, settings: Settings, matrix: Matrix
         "warnings": answer.warnings,
         "options": settings.explain(),
     }
-
-
-def note_age(matrix: Matrix, out: Output) -> None:
-    """One line on standard error when the matrix is older than it should be."""
-    import datetime as dt
-
-    today = dt.datetime.now(dt.timezone.utc).date()
-    age = (today - dt.date.fromisoformat(matrix.meta.as_of)).days
-    if age > matrix.meta.warn_after_days:
-        out.note(
-            f"The matrix is {age} days old (as of {matrix.meta.as_of}); newer releases are unknown "
-            "to it. `provision matrix audit` looks for them."
-        )
 
 
 # --- for people ---
@@ -136,21 +121,3 @@ def _decision_lines(decision: Decision, *, verbose: bool) -> list[str]:
 def warning_lines(warnings: Iterable[str]) -> list[str]:
     """Warnings as paragraphs."""
     return [line for text in warnings for line in ["", *wrap(text, "  ", "Note: ")]]
-
-
-def refusal_lines(refusal: Refusal) -> list[str]:
-    """What clashes, with the numbers, and what to do instead."""
-    sure = "" if refusal.verified else " (not confirmed at first hand)"
-    lines = wrap(f"{refusal.message}{sure} [{refusal.code}]", "  ", "provision: ")
-    for also in refusal.also:
-        lines += wrap(also, "    ", "  also: ")
-    for axis, have in refusal.have.items():
-        lines += wrap(f"have {have}, need {refusal.need.get(axis, '')}", "    ", f"  {axis}: ")
-    if refusal.source:
-        lines += wrap(", ".join(refusal.source), "    ", "  source: ")
-    if refusal.nearest:
-        lines.append("Next: one of these works")
-        for near in refusal.nearest:
-            lines.append(f"  {near.name} ({near.differs})")
-            lines.append("    provision resolve " + shlex.join(near.options))
-    return lines
