@@ -24,6 +24,8 @@ from provisioner.errors import OutsideError, UsageError
 
 REQUIREMENTS = "requirements.txt"
 REQUIREMENTS_TORCH = "requirements-torch.txt"
+_PACKAGE_MIRROR = "PROVISION_MIRROR_PACKAGE_INDEX"
+_TORCH_MIRROR = "PROVISION_MIRROR_TORCH_INDEX"
 _ID_LENGTH = 12
 _VENV_TIMEOUT_S = 600
 
@@ -32,9 +34,9 @@ _VENV_TIMEOUT_S = 600
 class CreateOptions:
     """How to build. `root` holds docker/ and lockfiles/; `python` is the base for a venv.
 
-    `torch_index` replaces the cell's own index (a mirror), `wheels` is a folder of files that
-    stands for both indexes. `replace` takes over a folder that is not ours. `progress` is called
-    with an event and its facts.
+    `torch_index` replaces the cell's own index, `wheels` is a folder of files that stands for both
+    indexes; mirrors come from the environment (PROVISION_MIRROR_*). `replace` takes over a folder
+    that is not ours. `progress` is called with an event and its facts.
     """
 
     root: Path
@@ -137,11 +139,11 @@ def read_locks(cell: str, options: CreateOptions) -> _Locks:
             "env.other-machine",
             f"The cell is for {expected.arch}, this machine is {os.uname().machine}.",
         )
-    index = options.torch_index or expected.index_url
+    package_index = options.environ.get(_PACKAGE_MIRROR)
     torch = folder / REQUIREMENTS_TORCH
-    parts = [pip.PipPart(file=folder / REQUIREMENTS)]
+    parts = [pip.PipPart(file=folder / REQUIREMENTS, index_url=package_index)]
     if torch.is_file():
-        parts.insert(0, pip.PipPart(file=torch, index_url=index))
+        parts.insert(0, pip.PipPart(file=torch, index_url=torch_index(expected, options)))
     conda = folder / RECORD if expected.python_from == "conda" else None
     locks = _Locks(expected=expected, spec=spec, conda=conda, parts=tuple(parts))
     missing = [path for path in locks.files() if not path.is_file()]
@@ -153,6 +155,14 @@ def read_locks(cell: str, options: CreateOptions) -> _Locks:
             next_step=f"provision lock {cell}",
         )
     return locks
+
+
+def torch_index(expected: Expected, options: CreateOptions) -> str | None:
+    """Returns the index of the torch family: as asked, of the mirror, else of the cell."""
+    if options.torch_index is not None:
+        return options.torch_index
+    mirror = options.environ.get(_TORCH_MIRROR)
+    return f"{mirror.rstrip('/')}/{expected.variant}" if mirror else expected.index_url
 
 
 def base_python(expected: Expected, options: CreateOptions) -> Path:

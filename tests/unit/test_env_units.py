@@ -7,6 +7,7 @@ import pytest
 from support.cells import cell_of
 
 from provisioner.env import pip
+from provisioner.env.create import CreateOptions, torch_index
 from provisioner.env.expected import Expected, expected_of, read_expected
 from provisioner.env.importing import Imports, foreign_findings, torch_findings
 from provisioner.env.manifest import manifest_findings, manifest_of
@@ -186,3 +187,18 @@ def test_what_differs_from_a_manifest_is_named(tree: Path) -> None:
     assert "env.moved" in [f.code for f in manifest_findings(moved, manifest)]
     with pytest.raises(FindingError):
         manifest_findings(moved, b"no line of a manifest\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "url"),
+    [
+        (None, {}, "https://download.pytorch.org/whl/cu118"),
+        (None, {"PROVISION_MIRROR_TORCH_INDEX": "https://m.corp/whl/"}, "https://m.corp/whl/cu118"),
+        ("https://x/y", {"PROVISION_MIRROR_TORCH_INDEX": "https://m.corp/whl"}, "https://x/y"),
+    ],
+)
+def test_the_torch_family_has_one_index(
+    asked: str | None, environ: dict[str, str], url: str
+) -> None:
+    options = CreateOptions(root=Path(), torch_index=asked, environ=environ)
+    assert torch_index(CELL, options) == url
