@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from provisioner.cli.settings import Settings
     from provisioner.lock.check import Standing
     from provisioner.lock.compile import LockResult
-    from provisioner.lock.model import Choices, LockInput
+    from provisioner.lock.conda_half import CondaHalf
+    from provisioner.lock.model import Choices, Lock, LockInput
+    from provisioner.render.fileset import FileSet
 
     Cell = Mapping[str, Any]
     """The plain values of a cell, as spec.json has them."""
@@ -113,7 +115,7 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     selected = bool(settings.chosen.keys() & {*(option.name for option in CELL), "file"})
     if cell is None and not selected:
         if how.check:
-            return _check(_locked_cells(how.root), how, out)
+            return _check(_locked_cells(how.root), how, settings, out)
         raise UsageError(
             "lock.no-cell",
             "Which cell? Name one, or select it with options.",
@@ -124,7 +126,7 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     if found is None:
         return int(Exit.REFUSED)
     if how.check:
-        return _check([found[0]], how, out)
+        return _check([found[0]], how, settings, out)
     return _lock(*found, settings, how, out)
 
 
@@ -172,10 +174,10 @@ def _locked_cells(root: Path) -> list[Cell]:
 # --- check ---
 
 
-def _check(cells: list[Cell], how: _How, out: Output) -> int:
-    from provisioner.lock.check import SAID, standing
+def _check(cells: list[Cell], how: _How, settings: Settings, out: Output) -> int:
+    from provisioner.lock.check import SAID
 
-    found = [standing(how.root, cell) for cell in cells]
+    found = [_standing(how.root, cell, settings) for cell in cells]
     bad = [each for each in found if each.state != "current"]
     if out.json:
         locks = [{"cell": each.cell, "state": each.state} for each in found]
@@ -187,6 +189,21 @@ def _check(cells: list[Cell], how: _How, out: Output) -> int:
     return int(Exit.FINDING if bad else Exit.DONE)
 
 
+def _standing(root: Path, cell: Cell, settings: Settings) -> Standing:
+    """How both halves of a lock stand to the cell."""
+    import dataclasses
+
+    from provisioner.lock.check import standing
+
+    found = standing(root, cell)
+    if found.state == "current" and cell["python_from"] == "conda":
+        from provisioner.lock.conda_half import conda_stale
+
+        if conda_stale(root, cell, settings.open().matrix):
+            return dataclasses.replace(found, state="changed-inputs")
+    return found
+
+
 # --- lock ---
 
 
@@ -196,42 +213,64 @@ def _lock(
     from provisioner.lock.check import standing
     from provisioner.lock.choices import Said, merged
 
-    _check_half(cell)
+    conda = _conda(how.root, cell, mirrors, settings, out, refresh=how.refresh)
     said = Said(
         as_of=how.as_of, upgrades=how.upgrade, own=tuple(how.own), single_source=how.single_source
     )
     before = standing(how.root, cell)
     choices = merged(before.lock.chosen if before.lock else None, said, _today())
-    if not how.refresh and standing(how.root, cell, choices).state == "current":
+    fits = before.lock is None or conda is None or before.lock.provided == conda.provided
+    kept = conda is None or conda.kept
+    same = not how.refresh and kept and fits
+    if same and standing(how.root, cell, choices).state == "current":
         return _unchanged(before, out)
-    inputs = _inputs(cell, choices, settings)
+    inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
-    return _write(result, before, how, out)
+    return _write(result, before, how, out, conda)
 
 
-def _check_half(cell: Cell) -> None:
-    if cell["python_from"] != "base":
-        raise RefusedError(
-            "lock.conda-half",
-            f"{cell['name']} takes its Python from conda; this version locks cells whose Python is "
-            "that of the base image.",
-            next_step="Ask for the cell with --python-from base.",
-        )
+def _conda(
+    root: Path,
+    cell: Cell,
+    mirrors: Mapping[str, str],
+    settings: Settings,
+    out: Output,
+    *,
+    refresh: bool = False,
+) -> CondaHalf | None:
+    """The conda half of a cell whose Python is conda's; None for the others."""
+    if cell["python_from"] != "conda":
+        return None
+    from provisioner.cli.settings import with_mirrors
+    from provisioner.lock.conda_half import conda_half
+
+    matrix = with_mirrors(settings.open().matrix, {**mirrors, **settings.mirrors})
+    out.note(f"Locking the conda half of {cell['name']}.")
+    return conda_half(root, cell, matrix, matrix.origins, refresh=refresh)
+
+
+def _files(lock: Lock, conda: CondaHalf | None) -> FileSet:
+    from provisioner.lock.writer import group_of, lock_files
+
+    files = lock_files(lock)
+    for path, content in (conda.files if conda else {}).items():
+        files.add(path, content, group=group_of(lock.cell))
+    return files
 
 
 def lock_missing(root: Path, name: str, settings: Settings, out: Output) -> None:
     """Make the lock of a rendered cell that has none, at the defaults of `provision lock`."""
     from provisioner.lock.choices import Said, merged
-    from provisioner.lock.writer import group_of, lock_files
+    from provisioner.lock.writer import group_of
     from provisioner.render.journal import write
 
     cell, mirrors = _recorded(root, name)
-    _check_half(cell)
+    conda = _conda(root, cell, mirrors, settings, out)
     how = _How(root, "auto", None, (), (), None, False, None, 30.0, False, False, False)
     choices = merged(None, Said(as_of=None, upgrades=(), own=(), single_source=None), _today())
-    inputs = _inputs(cell, choices, settings)
+    inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
-    write(root, lock_files(result.lock), {group_of(name)})
+    write(root, _files(result.lock, conda), {group_of(name)})
     out.note(f"Locked {len(result.lock.packages)} packages as of {result.lock.as_of}.")
 
 
@@ -241,7 +280,9 @@ def _today() -> str:
     return dt.datetime.now(dt.timezone.utc).date().isoformat()
 
 
-def _inputs(cell: Cell, choices: Choices, settings: Settings) -> LockInput:
+def _inputs(
+    cell: Cell, choices: Choices, settings: Settings, provided: Mapping[str, str] | None = None
+) -> LockInput:
     from provisioner.lock.inputs import lock_input
 
     systems = {system.id: system for system in settings.open().matrix.operating_systems}
@@ -252,7 +293,7 @@ def _inputs(cell: Cell, choices: Choices, settings: Settings) -> LockInput:
             f"The matrix does not know {cell['os']}, so it cannot say which wheels run there.",
             next_step="Give the matrix that the cell was rendered with (--matrix, --overlay).",
         )
-    return lock_input(cell, choices, system.glibc)
+    return lock_input(cell, choices, system.glibc, provided)
 
 
 def _make(
@@ -299,13 +340,15 @@ def _unchanged(before: Standing, out: Output) -> int:
     return int(Exit.DONE)
 
 
-def _write(result: LockResult, before: Standing, how: _How, out: Output) -> int:
+def _write(
+    result: LockResult, before: Standing, how: _How, out: Output, conda: CondaHalf | None
+) -> int:
     from provisioner.lock.changes import changes
-    from provisioner.lock.writer import group_of, lock_files
+    from provisioner.lock.writer import group_of
     from provisioner.render.journal import write
 
     lock = result.lock
-    outcome = write(how.root, lock_files(lock), {group_of(lock.cell)}, force=how.force)
+    outcome = write(how.root, _files(lock, conda), {group_of(lock.cell)}, force=how.force)
     changed = changes(before.lock, lock) if before.lock is not None else []
     if out.json:
         out.result(

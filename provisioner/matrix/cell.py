@@ -5,12 +5,12 @@ These are the words that the rest of the tool speaks; they hold no decision.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from provisioner.matrix.model import Arch, Flavour, PythonFrom
+# At run time too: msgspec reads the annotations when it decodes a cell.
+from provisioner.matrix.model import Arch, Flavour, PythonFrom  # noqa: TC001
 
 RESOLVE_SCHEMA = "provision.resolve/1"
 
