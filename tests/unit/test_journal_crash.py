@@ -261,7 +261,10 @@ def many(text: str, count: int) -> FileSet:
 def writer(root: Path, count: int) -> Iterator[subprocess.Popen[str]]:
     """A process that writes one set and the other in turn, having said that it is ready."""
     program = (
-        "import sys; from pathlib import Path\n"
+        "import signal, sys; from pathlib import Path\n"
+        # Whoever started the tests may ignore these, and that is inherited: nohup, a shell's `&`.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from test_journal_crash import many, write\n"
         "a, b = many('a', int(sys.argv[3])), many('b', int(sys.argv[3]))\n"
