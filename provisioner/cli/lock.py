@@ -226,6 +226,14 @@ def _lock(
         return _unchanged(before, out)
     inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
+    unknown = sorted(set(choices.upgrades) - {package.name for package in result.lock.packages})
+    if unknown:
+        raise UsageError(
+            "lock.upgrade-unknown",
+            f"{', '.join(unknown)} cannot be upgraded: the lock of {cell['name']} has no such "
+            "package.",
+            next_step=f"The packages are listed in lockfiles/{cell['name']}/lock.json.",
+        )
     return _write(result, before, how, out, conda)
 
 

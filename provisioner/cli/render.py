@@ -106,6 +106,18 @@ def _nothing_there(root: Path) -> FindingError:
     )
 
 
+def _no_more(job: Job) -> FindingError:
+    """Some recorded cells do not resolve with this matrix: writing would drop them."""
+    return FindingError(
+        "render.no-cell-any-more",
+        f"{len(job.refused)} recorded cell{'' if len(job.refused) == 1 else 's'} cannot be "
+        "rendered with this matrix; nothing was written.",
+        facts={"refused": [refusal.message for _, refusal in job.refused]},
+        next_step="Give the --matrix or --overlay that they were rendered with, or leave them out "
+        "with --force.",
+    )
+
+
 def _one(settings: Settings, how: _How, recorded: Mapping[str, Recorded], out: Output) -> int:
     from provisioner.matrix.cell import Refusal
     from provisioner.matrix.resolve import resolve
@@ -172,6 +184,8 @@ def _write(job: Job, how: _How, recorded: Mapping[str, Recorded], out: Output) -
 
     if not how.force:
         refuse_other_request(job, recorded)
+        if how.again and job.refused:
+            raise _no_more(job)
     outcome = write(how.root, job.files, job.groups, force=how.force)
     # What the matrix never had is counted; what it no longer has is a finding.
     status = int(Exit.FINDING if how.again and job.refused else Exit.DONE)
@@ -290,4 +304,6 @@ def _check_lines(job: Job, found: list[Difference], how: _How) -> list[str]:
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more")
     verb = "--again" if how.again else "with the same options"
+    if any(item.kind == "edited" for item in found):
+        verb += " --force"  # without it what was edited by hand is kept
     return [*lines, f"Next: provision render {verb} writes them again."]

@@ -90,12 +90,12 @@ def summary_lines(cell: Cell) -> list[str]:
         ("python", f"{cell.python} ({'base image' if cell.python_from == 'base' else 'conda'})"),
         ("os", f"{cell.os} {cell.arch}, image {cell.base_image}"),
         ("bounds", ", ".join(cell.constraints) or None),
-        ("compile", None if cell.compile else "eager-only, as declared"),
+        ("compile", None if cell.compile else "no: eager-only"),
     ]
     if cell.device == "cuda":
         rows += [
             ("driver to run", f">= {driver.run_floor} (made for branch {driver.native})"),
-            ("driver to compile", _at_least(driver.compile_floor)),
+            ("driver to compile", _at_least(driver.compile_floor) if cell.compile else None),
             ("driver for the GPU", _at_least(driver.gpu_floor)),
             ("driver to install", f"branch {driver.install}" if driver.install else None),
         ]

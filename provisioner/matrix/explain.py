@@ -169,7 +169,7 @@ def _run_floor(index: MatrixIndex, cell: Cell) -> Decision:
 
 def _compile_floor(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> list[Decision]:
     pin = chosen.candidate.release.triton
-    if cell.driver.compile_floor is None or pin is None:
+    if cell.driver.compile_floor is None or pin is None or not cell.compile:
         return []
     caps = [g.capability.capability for g in want.gpus]
     top = max(caps, key=versions.key) if caps else index.matrix.compile_rules.capability_min

@@ -55,6 +55,13 @@ class Want:
 def read_request(index: MatrixIndex, request: Request) -> Want:
     """The request in the matrix's own terms; raises UsageError on words that make no sense."""
     defaults = index.matrix.defaults
+    if request.packages.conda and (request.python_from or defaults.python_from) == "base":
+        raise UsageError(
+            "request.packages",
+            "packages.conda needs a conda environment, and python_from base has none: "
+            f"{', '.join(request.packages.conda)} would be left out.",
+            next_step="Take python_from: conda, or name the packages under pip or apt.",
+        )
     torch, label, torch_range, newest = _torch(request.torch)
     variant, unsupported = _variant(index, request.cuda, label)
     if unsupported is None:
@@ -96,7 +103,9 @@ def _torch(text: str | None) -> tuple[str | None, str | None, str | None, bool]:
     match = _TORCH.match(text.removeprefix("==") if "," not in text else text)
     if match:
         version, label = match.groups()
-        return (version if version.count(".") == 2 else f"{version}.0"), label, None, False
+        if version.count(".") == 1:
+            return None, label, f"=={version}.*", False  # a series, as everywhere else
+        return version, label, None, False
     if text[:1] in "<>=~!":
         from packaging.specifiers import InvalidSpecifier
 

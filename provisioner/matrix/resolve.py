@@ -192,7 +192,10 @@ def _unknown(index: MatrixIndex, want: Want) -> Problem | None:
     """A named thing that is out of scope or not in the matrix at all."""
     if want.unsupported is not None:
         word, reason = want.unsupported
-        return Problem("platform.unsupported", "cuda", reason, word, "an NVIDIA GPU or cpu", ())
+        asked = want.request
+        axis = "gpu" if word in asked.gpu else "os" if word == asked.os else "cuda"
+        need = "a Linux of the matrix" if axis == "os" else "an NVIDIA GPU or cpu"
+        return Problem("platform.unsupported", axis, reason, word, need, ())
     for gpu in want.gpus:
         if gpu.embedded:
             reason = next(u.reason for u in index.matrix.unsupported if u.id == "jetson")

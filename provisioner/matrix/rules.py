@@ -147,11 +147,14 @@ def gpu_against_driver(index: MatrixIndex, want: Want, c: Candidate) -> Iterator
 
 
 def driver_runs(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Problem]:
-    """Step 3: run floor, minor-version compatibility, forward compatibility."""
+    """Step 3: run floor, minor-version compatibility, forward compatibility.
+
+    What needs a compatibility package is never chosen by itself: its CUDA series has to be named.
+    """
     if want.driver is None or c.variant.toolkit is None:
         return
     state = driver_state(index, want, c.variant.toolkit)
-    if state.level != "none":
+    if state.level in {"native", "limited"} or (state.level == "compat" and want.variant):
         return
     floor = index.run_floor(c.variant.toolkit)
     compat = index.toolkits[c.variant.toolkit].forward_compat_from
@@ -159,6 +162,8 @@ def driver_runs(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Proble
     branch = index.branch_of(want.driver).branch
     if branch in compat and not want.gpus:
         hint = "; on a data-center GPU cuda-compat could bridge it: name the GPU with --gpu"
+    elif state.level == "compat":
+        hint = f"; cuda-compat could bridge it: ask for it with --cuda {c.variant.toolkit}"
     yield Problem(
         "driver.run-floor",
         "driver",

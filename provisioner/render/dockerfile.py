@@ -194,9 +194,6 @@ def _gpu(context: CellContext) -> dict[str, Any]:
         path = checked("path", f"{packages}/{cell.ptxas.path}", "the path of ptxas")
     floor = cell.driver.compile_floor if cell.compile else None
     floor = floor or cell.driver.run_floor
-    if cell.forward_compat is not None:
-        # The cell is for one host, whose driver is older: NVIDIA's package bridges that.
-        floor = context.resolution.request.driver or floor
     return {
         "cuda": cell.device == "cuda" and floor is not None,
         "driver_floor": checked("name", floor or "none", "the driver floor"),

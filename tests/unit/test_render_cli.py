@@ -208,7 +208,10 @@ def test_a_recorded_cell_that_the_matrix_has_no_more_is_a_finding(
     assert told["refused"][0]["refusal"]["code"]
     assert render("--check") == 1
     assert "no cell any more" in render.out
+    before = (render.root / "docker-bake.json").read_bytes()
     assert render("--again") == 1
+    assert "[render.no-cell-any-more]" in render.err
+    assert (render.root / "docker-bake.json").read_bytes() == before
 
 
 def test_a_damaged_spec_is_a_finding(render: Shell) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from provisioner.errors import UsageError
-from provisioner.matrix.cell import Cell, Refusal, Request, Resolution
+from provisioner.matrix.cell import Cell, Refusal, Request, Resolution, UserPackages
 from provisioner.matrix.load import load_matrix
 from provisioner.matrix.resolve import resolve
 
@@ -160,7 +160,7 @@ def test_driver_to_install(gpu: str, branch: int) -> None:
         ({"os": "rockylinux:9.4"}, {"os": "el9"}),
         ({"arch": "amd64"}, {"arch": "x86_64"}),
         ({"torch": "torch==2.0.1"}, {"torch": "2.0.1"}),
-        ({"torch": "2.1"}, {"torch": "2.1.0"}),
+        ({"torch": "2.1"}, {"torch": "2.1.2"}),
     ],
 )
 def test_ways_of_saying_the_same(spoken: dict[str, Any], plain: dict[str, Any]) -> None:
@@ -183,6 +183,9 @@ def test_forward_compatibility_is_for_data_center_gpus_only() -> None:
     assert cell.forward_compat == "cuda-compat-13-0"
     refusal = refusal_of(torch="2.13.0", cuda="13.0", gpu=("RTX 3090",), driver="535.183.01")
     assert refusal.code == "driver.run-floor"
+    # not chosen by itself: what runs without a compatibility package comes first
+    plain = cell_of(torch="latest", gpu=("A100",), driver="535.183.01")
+    assert (plain.name, plain.forward_compat) == ("torch2.14.1-cu126-py310-ubuntu22.04", None)
     # 555 stands in no whitelist: a data-center GPU does not help there
     refusal = refusal_of(torch="2.13.0", cuda="13.0", gpu=("A100",), driver="555.42.06")
     assert refusal.code == "driver.run-floor"
@@ -342,6 +345,21 @@ def test_words_that_make_no_sense(axes: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(MATRIX, Request(**axes))
     assert caught.value.code.startswith("request.")
+
+
+def test_conda_packages_do_not_vanish_from_a_cell_without_conda() -> None:
+    packages = UserPackages(conda=("ffmpeg=6",))
+    with pytest.raises(UsageError) as caught:
+        resolve(MATRIX, Request(name="mine", python_from="base", packages=packages))
+    assert "ffmpeg=6" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("axes", "axis"),
+    [({"os": "windows"}, "os"), ({"gpu": ("jetson nano",)}, "gpu"), ({"cuda": "rocm6.0"}, "cuda")],
+)
+def test_what_is_out_of_scope_is_told_on_its_own_axis(axes: dict[str, Any], axis: str) -> None:
+    assert set(refusal_of(**axes).have) == {axis}
 
 
 # --- properties ---
