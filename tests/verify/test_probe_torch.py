@@ -229,6 +229,23 @@ def test_an_eager_result_passed_off_as_compiled(torch: TorchEnv) -> None:
     assert (outcome.decided, outcome.code) == ("witness", 11)
 
 
+OTHER_BACKEND = """
+if phase:
+    import torch
+    real = torch.compile
+    torch.compile = lambda model=None, *, backend=None, **more: real(
+        model, backend=backend or "aot_eager", **more
+    )
+"""
+
+
+def test_a_compile_that_takes_another_back_end(torch: TorchEnv) -> None:
+    """Traced, whole graphs, right results: only Inductor was never asked."""
+    outcome = torch.probe(env=torch.start_up("other", OTHER_BACKEND) | QUICK)
+    assert outcome.check("graphs")["status"] == "pass"
+    assert (outcome.decided, outcome.code) == ("ran", 11)
+
+
 def test_a_compiler_that_fails_on_real_kernels_with_errors_suppressed(
     torch: TorchEnv, tmp_path: Path
 ) -> None:
