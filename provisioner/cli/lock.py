@@ -177,6 +177,12 @@ def _locked_cells(root: Path) -> list[Cell]:
 def _check(cells: list[Cell], how: _How, settings: Settings, out: Output) -> int:
     from provisioner.lock.check import SAID
 
+    if not cells:
+        raise FindingError(
+            "lock.no-locks",
+            f"There is no lock below {how.root.resolve()}.",
+            next_step="Name the folder of docker/ and lockfiles/ with --out, or lock a cell first.",
+        )
     found = [_standing(how.root, cell, settings) for cell in cells]
     bad = [each for each in found if each.state != "current"]
     if out.json:

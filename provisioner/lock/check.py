@@ -13,7 +13,7 @@ import msgspec
 
 from provisioner.lock.inputs import lock_input
 from provisioner.lock.model import Choices, Lock
-from provisioner.lock.writer import LOCK, folder_of
+from provisioner.lock.writer import LOCK, complete, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,8 @@ def standing(root: Path, cell: Mapping[str, Any], choices: Choices | None = None
     if lock.inputs != wanted.digest():
         return Standing(cell=cell["name"], state="changed-inputs", lock=lock)
     found = {name: _sha256(folder / name) for name in lock.requirements}
-    if not found or found != lock.requirements:
+    # The packages of lock.json must give those very files, whatever hashes it states.
+    if not found or found != lock.requirements or complete(lock).requirements != found:
         return Standing(cell=cell["name"], state="edited", lock=lock)
     return Standing(cell=cell["name"], state="current", lock=lock)
 

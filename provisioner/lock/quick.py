@@ -56,10 +56,20 @@ def unchanged(root: str, cell: str) -> bool:
         inputs = plain_inputs(spec["cell"], lock["chosen"], lock["provided"])
         if lock["cell"] != cell or inputs["cell"] != cell or lock["inputs"] != digest(inputs):
             return False
+        if not _as_written(root, cell):
+            return False
         wanted = lock["requirements"].items()
         return bool(wanted) and all(_sha256(folder, name) == value for name, value in wanted)
     except (KeyError, TypeError, AttributeError):
         return False
+
+
+def _as_written(root: str, cell: str) -> bool:
+    """Whether lock.json has the bytes that the manifest has of it: it was not edited."""
+    folder = f"lockfiles/{cell}"
+    manifest = _json(os.path.join(root, ".provision-manifest.json"))  # noqa: PTH118
+    entry = manifest["files"].get(f"{folder}/lock.json")
+    return bool(entry) and _sha256(os.path.join(root, folder), "lock.json") == entry["sha256"]  # noqa: PTH118
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, str | None, bool] | None:
@@ -95,7 +105,7 @@ def _json(path: str) -> Any:
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return json.loads(file.read())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

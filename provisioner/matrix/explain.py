@@ -268,6 +268,12 @@ def _driver_warnings(index: MatrixIndex, want: Want, cell: Cell) -> list[str]:
         out.append(
             f"{cell.ptxas.id} is unverified: reported to work, not proved for this release and GPU."
         )
+    flavours = {g.capability.modules for g in want.gpus} & {"open", "proprietary"}
+    if cell.cuda is not None and len(flavours) == 2:
+        out.append(
+            "These GPUs need different kernel modules (open and proprietary): one host cannot run "
+            "both at once."
+        )
     if want.driver is not None:
         branch = index.branch_of(want.driver)
         if branch.end_of_life and branch.end_of_life < index.matrix.meta.as_of[:7]:

@@ -64,7 +64,9 @@ class MatrixIndex:
 
     def gpu(self, text: str) -> GpuFact | None:
         """The facts of a GPU name or of a capability such as 8.6; None when unknown."""
-        capability = self.capabilities.get(text.strip().removeprefix("sm_"))
+        word = text.strip().lower().removeprefix("sm_")
+        target = re.fullmatch(r"([0-9]{1,2})([0-9])[af]?", word)
+        capability = self.capabilities.get(f"{target[1]}.{target[2]}" if target else word)
         if capability is not None:
             return GpuFact(
                 label=text.strip(),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TORCH = re.compile(r"^([0-9]+(?:\.[0-9]+){1,2})(?:\+([a-z0-9.]+))?$")
 _DRIVER = re.compile(r"^[0-9]{3}(\.[0-9]{1,3}){0,2}$")
-_SERIES = re.compile(r"^([0-9]+\.[0-9]+)(\.[0-9]+)*$")
+_SERIES = re.compile(r"^([0-9]{2}\.[0-9])(\.[0-9]+)*$")
 _ARCHES = {
     "x86_64": "x86_64",
     "amd64": "x86_64",

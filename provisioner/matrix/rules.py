@@ -74,7 +74,8 @@ def driver_state(index: MatrixIndex, want: Want, toolkit: str) -> DriverState:
         )
     fact = index.toolkits[toolkit]
     data_center = bool(want.gpus) and all(g.data_center for g in want.gpus)
-    if data_center and branch.branch in fact.forward_compat_from:
+    # The whitelist names branches: an unlisted one is not taken for its neighbour here.
+    if data_center and versions.major(driver) in fact.forward_compat_from:
         return DriverState(
             "compat",
             f"data-center GPU on branch {branch.branch}: cuda-compat-{toolkit.replace('.', '-')} "
@@ -118,9 +119,10 @@ def known_bad(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Problem]
 
 def gpu_against_driver(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Problem]:
     """Step 2: the driver must know the chip, whatever CUDA is asked for."""
+    del index
     if want.driver is None or c.variant.toolkit is None:
         return
-    branch = index.branch_of(want.driver)
+    number = versions.major(want.driver)
     for gpu in want.gpus:
         cap = gpu.capability
         if gpu.driver_from and not versions.at_least(want.driver, gpu.driver_from):
@@ -134,11 +136,11 @@ def gpu_against_driver(index: MatrixIndex, want: Want, c: Candidate) -> Iterator
                 cap.source,
                 verified=cap.verified,
             )
-        if cap.driver_branch_last is not None and branch.branch > cap.driver_branch_last:
+        if cap.driver_branch_last is not None and number > cap.driver_branch_last:
             yield Problem(
                 "driver.gpu-dropped",
                 "driver",
-                f"driver branch {branch.branch} has dropped {cap.family} GPUs ({gpu.label}, "
+                f"driver branch {number} has dropped {cap.family} GPUs ({gpu.label}, "
                 f"compute capability {cap.capability})",
                 want.driver,
                 f"branch <={cap.driver_branch_last}",
@@ -159,7 +161,7 @@ def driver_runs(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Proble
     floor = index.run_floor(c.variant.toolkit)
     compat = index.toolkits[c.variant.toolkit].forward_compat_from
     hint = ""
-    branch = index.branch_of(want.driver).branch
+    branch = versions.major(want.driver)
     if branch in compat and not want.gpus:
         hint = "; on a data-center GPU cuda-compat could bridge it: name the GPU with --gpu"
     elif state.level == "compat":
@@ -239,6 +241,28 @@ def gpu_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Probl
                 f">={rules.capability_min}, or --no-compile",
                 rules.source,
             )
+        elif (problem := _ptxas_knows(index, c, gpu)) is not None:
+            yield problem
+
+
+def _ptxas_knows(index: MatrixIndex, c: Candidate, gpu: GpuFact) -> Problem | None:
+    """triton's assembler must be of a toolkit that compiles for the GPU at all."""
+    pin, first = c.release.triton, gpu.capability.toolkit_first
+    if pin is None or first is None:
+        return None
+    ptxas, fact = index.ptxas_for(pin.version, gpu.capability.capability)
+    if versions.at_least(ptxas, first):
+        return None
+    return Problem(
+        "gpu.ptxas-too-old",
+        "gpu",
+        f"torch.compile cannot target the {gpu.label}: triton {pin.version} assembles with ptxas "
+        f"{ptxas}, and compute capability {gpu.capability.capability} begins with CUDA {first}",
+        ptxas,
+        f"a ptxas of CUDA {first} or newer, or --no-compile",
+        fact.source,
+        verified=gpu.capability.verified,
+    )
 
 
 def compile_floor(index: MatrixIndex, c: Candidate, capability: str | None) -> str | None:

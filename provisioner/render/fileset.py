@@ -58,6 +58,20 @@ def check_path(path: str) -> str:
     )
 
 
+def check_visible(path: str) -> str:
+    """Returns `path` like check_path, and refuses hidden folders and files as well.
+
+    For paths that come back from disk (manifest, journal): nothing there may lead into `.git`.
+    """
+    if any(segment.startswith(".") for segment in check_path(path).split("/")):
+        raise UsageError(
+            "output.bad-path",
+            f"The output path {_shown(path)} is refused: hidden files are never ours.",
+            facts={"path": _shown(path)},
+        )
+    return path
+
+
 def check_group(group: str) -> str:
     """Returns `group` unchanged when it is printable ASCII without blanks, else raises."""
     if group and len(group) <= MAX_SEGMENT and set(group) <= _ALLOWED | set(":/"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from provisioner.errors import FindingError, UsageError
-from provisioner.render.fileset import check_group, check_path
+from provisioner.render.fileset import check_group, check_visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +63,10 @@ def parse_manifest(raw: bytes, root: Path) -> Manifest:
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
         for path, entry in manifest.files.items():
-            check_path(path)
+            check_visible(path)
             check_group(entry.group)
+            if not _may_own(entry.group, path):
+                raise _damaged(root, f"{entry.group} cannot own {path}")
             if len(entry.sha256) != 64 or not set(entry.sha256) <= _HEX:
                 raise _damaged(root, f"the hash of {path} is no SHA-256")
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -72,6 +74,18 @@ def parse_manifest(raw: bytes, root: Path) -> Manifest:
     except UsageError as error:
         raise _damaged(root, error.message) from None
     return manifest
+
+
+def _may_own(group: str, path: str) -> bool:
+    """Whether a group may have a path: a cell and its lock own their own folders alone.
+
+    A manifest is a file of the project like others; one that was tampered with must not make a
+    render prune what is not ours.
+    """
+    kind, _, name = group.partition("/" if group.startswith("cell/") else ":")
+    if kind == "cell":
+        return path.startswith((f"docker/{name}/", f"lockfiles/{name}/"))
+    return kind != "lock" or path.startswith(f"lockfiles/{name}/")
 
 
 def encode_manifest(files: dict[str, Entry]) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from provisioner.errors import OutsideError, UsageError
-from provisioner.render.fileset import check_path
+from provisioner.render.fileset import check_visible
 from provisioner.render.manifest import MANIFEST
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def load_journal(tree: Tree, path: str) -> Journal:
             raise _damaged(tree.root, f"its schema is {journal.schema}, not {SCHEMA}")
         for step in journal.steps:
             if step.path != MANIFEST:
-                check_path(step.path)
+                check_visible(step.path)
         for folder in journal.made:
-            check_path(folder)
+            check_visible(folder)
     except msgspec.MsgspecError as error:
         raise _damaged(tree.root, str(error)) from None
     except UsageError as error:

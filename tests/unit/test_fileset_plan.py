@@ -86,13 +86,13 @@ def test_a_pruned_file_that_is_gone_is_forgotten(root: Path) -> None:
 
 
 def test_other_groups_are_neither_pruned_nor_overwritten(root: Path) -> None:
-    write(root, files_of({"lock/r.txt": "pins"}, "lock:x"), {"lock:x"})
-    assert "lock/r.txt" not in kinds(root, NEW)
+    write(root, files_of({"lockfiles/x/r.txt": "pins"}, "lock:x"), {"lock:x"})
+    assert "lockfiles/x/r.txt" not in kinds(root, NEW)
     write(root, files_of(NEW), G)
-    assert (root / "lock/r.txt").read_text() == "pins"
-    taken = {**NEW, "lock/r.txt": "other"}
-    assert kinds(root, taken)["lock/r.txt"] == "conflict other-group"
-    assert kinds(root, taken, force=True)["lock/r.txt"] == "update other-group"
+    assert (root / "lockfiles/x/r.txt").read_text() == "pins"
+    taken = {**NEW, "lockfiles/x/r.txt": "other"}
+    assert kinds(root, taken)["lockfiles/x/r.txt"] == "conflict other-group"
+    assert kinds(root, taken, force=True)["lockfiles/x/r.txt"] == "update other-group"
 
 
 def test_a_file_of_a_group_that_is_not_rendered_is_a_bug(root: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_manifest_that_is_a_link_is_refused(root: Path, tmp_path: Path) -> Non
 
 
 def test_manifest_survives_a_round_trip(tmp_path: Path) -> None:
-    files = {"b/c": Entry(group="lock:x", sha256=GOOD), "a": Entry(group="g", sha256="f" * 64)}
+    files = {"b/c": Entry(group="h", sha256=GOOD), "a": Entry(group="g", sha256="f" * 64)}
     raw = encode_manifest(files)
     assert parse_manifest(raw, tmp_path).files == files
     assert encode_manifest(dict(reversed(files.items()))) == raw

@@ -87,10 +87,10 @@ def test_unchanged_files_are_not_touched(root: Path) -> None:
 
 
 def test_only_the_given_groups_change(root: Path) -> None:
-    write(root, files_of({"lock/x.txt": "pins"}, "lock:x"), {"lock:x"})
+    write(root, files_of({"lockfiles/x/x.txt": "pins"}, "lock:x"), {"lock:x"})
     write(root, files_of({"other/y": "1"}, "h"), {"h"})
     write(root, files_of({}), G)
-    assert texts(root) == {"lock/x.txt": "pins", "other/y": "1"}
+    assert texts(root) == {"lockfiles/x/x.txt": "pins", "other/y": "1"}
     write(root, files_of({"other/y": "2"}, "h"), {"h", "lock:x"})
     assert texts(root) == {"other/y": "2"}
 

@@ -56,7 +56,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.template = folder / "template"
         write(self.template, files_of(BEFORE), G)
-        write(self.template, files_of({"lock/x": "pins"}, "lock:x"), {"lock:x"})
+        write(self.template, files_of({"lockfiles/x/x": "pins"}, "lock:x"), {"lock:x"})
         (self.template / "run.sh").chmod(0o644)  # a step with the same bytes before and after
         (self.template / "notes").write_text("not ours")
         self.before = snapshot(self.template)

@@ -150,6 +150,8 @@ def test_driver_to_install(gpu: str, branch: int) -> None:
         ({"gpu": ("NVIDIA A100-SXM4-80GB",)}, {"gpu": ("A100",)}),
         ({"gpu": ("nvidia geforce rtx 3090",)}, {"gpu": ("RTX 3090",)}),
         ({"gpu": ("sm_9.0",)}, {"gpu": ("9.0",)}),
+        ({"gpu": ("sm_90a",)}, {"gpu": ("9.0",)}),
+        ({"gpu": ("90",)}, {"gpu": ("9.0",)}),
         ({"cuda": "cu118"}, {"cuda": "11.8"}),
         ({"cuda": "11.8.0"}, {"cuda": "11.8"}),
         ({"python": "py310"}, {"python": "3.10"}),
@@ -189,6 +191,12 @@ def test_forward_compatibility_is_for_data_center_gpus_only() -> None:
     # 555 stands in no whitelist: a data-center GPU does not help there
     refusal = refusal_of(torch="2.13.0", cuda="13.0", gpu=("A100",), driver="555.42.06")
     assert refusal.code == "driver.run-floor"
+
+
+def test_gpus_that_need_different_kernel_modules_are_told_apart() -> None:
+    answer = resolve(MATRIX, Request(gpu=("V100", "RTX 5090")))
+    assert isinstance(answer, Resolution)
+    assert any("different kernel modules" in text for text in answer.warnings)
 
 
 def test_decisions_explain_each_part_with_a_source() -> None:
@@ -332,6 +340,7 @@ def test_numbers_are_in_the_message() -> None:
 @pytest.mark.parametrize(
     "axes",
     [
+        {"cuda": "1.18"},
         {"torch": "two"}, {"torch": ">=2,<x"}, {"torch": "2.0.1+weird!"}, {"cuda": "eleven"},
         {"python": "2.7"}, {"os": "windows95"}, {"os": "ubuntu23.04"}, {"arch": "ppc64le"},
         {"gpu": ("Voodoo 2",)}, {"gpu": ("$(id)",)}, {"driver": "new"}, {"driver": "5"},
