@@ -24,7 +24,7 @@ def imports(*path: str, prefix: str = "/env", base: str = "/env", **fields: obje
         "path": path,
         "stdlib": (f"{base}/lib/python3.10",),
         "user_site": "/home/ann/.local/lib/python3.10/site-packages",
-        "pythonpath": "/work/lib",
+        "pythonpath": "/srv/lib",
         "torch": (),
         "distributions": (),
     }
@@ -42,7 +42,7 @@ def imports(*path: str, prefix: str = "/env", base: str = "/env", **fields: obje
         ("/usr/lib/python3/dist-packages", "/usr", "something in the environment"),
         ("/usr/lib/python3.10/site-packages", "/usr", "something in the environment"),
         ("/home/ann/.local/lib/python3.10/site-packages", "/env", "user's own site folder"),
-        ("/work/lib", "/env", "PYTHONPATH"),
+        ("/srv/lib", "/env", "PYTHONPATH"),
         ("/envious/lib", "/env", "something in the environment"),
     ],
 )
