@@ -191,6 +191,7 @@ def build_arguments(
             ("package_index", "PACKAGE_INDEX"),
             ("apt", "APT_MIRROR"),
             ("apt_security", "APT_SECURITY_MIRROR"),
+            ("dnf", "DNF_MIRROR"),
             ("conda", "CONDA_CHANNELS"),
         )
         if origin in mirrors

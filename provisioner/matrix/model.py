@@ -368,6 +368,7 @@ class Origins(_Struct, frozen=True, kw_only=True):
     image_registry: Origin
     apt: Origin
     apt_security: Origin
+    dnf: Origin
     cuda_repository: Origin
     cuda_runfile: Origin
 

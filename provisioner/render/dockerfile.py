@@ -95,6 +95,7 @@ def template_values(context: CellContext) -> dict[str, Any]:
     cell = context.cell
     conda = cell.python_from == "conda"
     locks = lock_files(context)
+    addresses = _addresses(context)
     return {
         "made_by": context.made_by,
         "name": context.name,
@@ -117,7 +118,8 @@ def template_values(context: CellContext) -> dict[str, Any]:
         "devel": cell.flavour == "devel",
         "local_version": checked("name", cell.local_version, "the torch version"),
         "spec": label_json({"schema": SPEC_SCHEMA, "cell": cell}),
-        **_addresses(context),
+        **addresses,
+        "mirror_arguments": _mirror_arguments(context, addresses),
         **_gpu(context),
     }
 
@@ -168,12 +170,29 @@ def _addresses(context: CellContext) -> dict[str, Safe]:
         "torch_index": context.cell.index_url,
         "apt_mirror": origins.apt.url,
         "apt_security_mirror": origins.apt_security.url,
+        "dnf_mirror": origins.dnf.url,
         "conda_url": origins.conda.url,
     }
     return {
         name: Safe("") if url is None else checked("url", url, f"the address of {name}")
         for name, url in named.items()
     }
+
+
+def _mirror_arguments(
+    context: CellContext, addresses: Mapping[str, Safe]
+) -> list[dict[str, Safe]]:
+    """The build arguments of this Dockerfile that are addresses, for the guard before all else."""
+    names = {"PACKAGE_INDEX": "package_index"}
+    if context.from_torch_index:
+        names["TORCH_INDEX"] = "torch_index"
+    if context.cell.python_from == "conda":
+        names["CONDA_CHANNELS"] = "conda_url"
+    if context.system.package_manager == "apt":
+        names |= {"APT_MIRROR": "apt_mirror", "APT_SECURITY_MIRROR": "apt_security_mirror"}
+    else:
+        names["DNF_MIRROR"] = "dnf_mirror"
+    return [{"name": Safe(name), "value": addresses[key]} for name, key in names.items()]
 
 
 def _pip_steps(context: CellContext) -> list[dict[str, Safe]]:

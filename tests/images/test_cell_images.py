@@ -86,15 +86,18 @@ def test_a_base_with_another_python_is_refused_before_packages_are_fetched(
     ), "cells on one base do not share its layer"
 
 
-def test_a_mirror_with_a_password_in_its_address_is_refused(workshop: Workshop) -> None:
+@pytest.mark.parametrize("argument", ["APT_MIRROR", "APT_SECURITY_MIRROR", "PACKAGE_INDEX"])
+def test_a_mirror_with_a_password_in_its_address_is_refused(
+    workshop: Workshop, argument: str
+) -> None:
     done = workshop.docker_build(
         workshop.root,
         f"--build-arg=BASE_IMAGE={workshop.base}",
-        "--build-arg=APT_MIRROR=http://user:word@mirror.example/debian",
+        f"--build-arg={argument}=http://user:word@mirror.example/debian",
         "--target=base",
     )
     assert done.returncode != 0
-    assert "APT_MIRROR is an address without user, password and query" in done.stderr
+    assert f"{argument} is an address without user, password and query" in done.stderr
 
 
 # --- the image ---
