@@ -33,6 +33,7 @@ class GpuFact:
     data_center: bool
     driver_from: str | None
     embedded: bool
+    host_arch: str | None = None
 
 
 class MatrixIndex:
@@ -85,6 +86,7 @@ class MatrixIndex:
             data_center=gpu.kind == "data-center",
             driver_from=gpu.driver_from or capability.driver_from,
             embedded=gpu.kind == "embedded" or capability.embedded,
+            host_arch=gpu.host_arch,
         )
 
     def branch_of(self, driver: str) -> DriverBranch:

@@ -256,13 +256,16 @@ class Capability(Fact, frozen=True, kw_only=True):
 
 
 class Gpu(_Struct, frozen=True, kw_only=True):
-    """A GPU by its marketing name. `driver_from` where one needs a newer driver than its kin."""
+    """A GPU by its marketing name. `driver_from` where one needs a newer driver than its kin;
+    `host_arch` where it is sold with one machine type only (on one board with its CPU).
+    """
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
     capability: MinorVersion
     kind: Literal["data-center", "workstation", "geforce", "titan", "embedded"]
     aliases: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")], ...] = ()
     driver_from: Version | None = None
+    host_arch: Arch | None = None
 
 
 # --- operating systems and images -------------------------------------------------------------

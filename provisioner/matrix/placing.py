@@ -89,7 +89,7 @@ def os_problems(
         found.append(
             Problem(
                 "os.glibc",
-                "os",
+                "glibc",
                 f"torch {release.torch} needs glibc {release.glibc}, {system.id} has "
                 f"{system.glibc}",
                 system.glibc,
@@ -135,7 +135,7 @@ def _devel_problems(index: MatrixIndex, c: Candidate, system: OperatingSystem) -
         found.append(
             Problem(
                 "os.gcc-ceiling",
-                "os",
+                "gcc",
                 f"nvcc {series} accepts gcc up to {limits.gcc_max}, {system.id} has gcc "
                 f"{system.gcc}",
                 str(system.gcc),
@@ -149,7 +149,7 @@ def _devel_problems(index: MatrixIndex, c: Candidate, system: OperatingSystem) -
         found.append(
             Problem(
                 "os.glibc-ceiling",
-                "os",
+                "glibc",
                 f"nvcc {series} cannot read the headers of glibc {breaks} and newer, {system.id} "
                 f"has {system.glibc}",
                 system.glibc,

@@ -76,6 +76,7 @@ def nearest_cells(index: MatrixIndex, want: Want, rejected: Rejected) -> tuple[N
             name = cell_name(relaxed, answer)
             if name in found:
                 continue
+            differs = differs or _what_differs(index, want, relaxed, answer)
             found[name] = Nearest(
                 name=name, options=options_of(_pin(request, answer)), differs=differs
             )
@@ -95,6 +96,7 @@ def _pin(request: Request, answer: Chosen) -> Request:
 
 
 _Step = tuple[Request, str]
+"""A relaxed request and in what its cells differ; "" leaves that to `_what_differs`."""
 
 
 def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[list[_Step]]:
@@ -112,6 +114,8 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
     yield _other_torch(index, want, base)
     if base.cuda is not None:
         yield _other_cuda(index, want, base)
+    if code == "gpu.host-arch":
+        yield [(replace(base, arch=None), "the machine type of that GPU")]
     for axis in ("python", "os", "flavour", "index", "ptxas"):
         if getattr(base, axis) is not None:
             yield [(replace(base, **{axis: None}), f"another {axis}")]
@@ -126,32 +130,68 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
         if base.torch is None:
             newest = replace(base, torch="latest", compile=False)
             yield [(newest, "the newest torch for this host, eager mode only")]
+    if base.driver is not None and code.startswith("driver."):
+        # What the host can have as it is comes before a change of the host.
+        anything = replace(base, torch=None, cuda=None)
+        if isinstance(choose(index, read_request(index, anything)), Chosen):
+            yield [(anything, "")]
+        else:
+            yield from ([step] for step in _for_old_driver(index, anything)[:-1])
     if base.driver is not None:
         yield [(replace(base, driver=None), "a newer driver on the host")]
     if base.python is not None and base.os is not None:
         yield [(replace(base, python=None, os=None), "another python and os")]
-    yield [(replace(base, torch=None, cuda=None), "another torch and CUDA")]
+    yield [(replace(base, torch=None, cuda=None), "")]
     loose = replace(base, torch=None, cuda=None, python=None, os=None, index=None, ptxas=None)
-    yield [(loose, "another torch, CUDA, Python and OS")]
-    yield [(replace(loose, driver=None), "all but the GPU")]
+    yield [(loose, "")]
+    yield [(replace(loose, driver=None), "")]
     if about_compile:
-        yield [(replace(loose, compile=False), "another torch, eager mode only")]
-        yield [(replace(loose, compile=False, driver=None), "eager mode only, newer driver")]
+        yield [(replace(loose, compile=False), "")]
+        yield [(replace(loose, compile=False, driver=None), "")]
 
 
 def _for_old_driver(index: MatrixIndex, base: Request) -> list[_Step]:
-    """What a host held at an old driver can still have."""
+    """What a host held at an old driver can still have; a newer driver comes last."""
     replace = msgspec.structs.replace
-    steps: list[_Step] = [
-        (replace(base, compile=False), "eager mode only"),
-    ]
+    steps: list[_Step] = []
+    if base.compile:
+        steps.append((replace(base, compile=False), ""))
     steps += [
-        (replace(base, ptxas=o.id), "another ptxas" + ("" if o.verified else " (unverified)"))
+        (replace(base, ptxas=o.id), "")
         for o in index.matrix.ptxas_overrides
-        if base.ptxas is None
+        if base.ptxas is None and base.compile
     ]
-    steps.append((replace(base, driver=None), "a newer driver on the host"))
+    steps.append((replace(base, driver=None), ""))
     return steps
+
+
+def _what_differs(index: MatrixIndex, want: Want, asked: Want, answer: Chosen) -> str:
+    """In what a cell that works differs from what was asked: only what was asked can differ."""
+    before, after, c = want.request, asked.request, answer.candidate
+    other: list[str] = []
+    if before.torch is not None and (
+        want.torch != c.release.torch
+        if want.torch is not None
+        else after.torch is None  # a range or `latest` was given up
+    ):
+        other.append("torch")
+    if want.variant is not None and want.variant != c.variant.tag:
+        other.append("CUDA")
+    if want.python is not None and want.python != answer.python:
+        other.append("Python")
+    if want.os is not None and want.os != answer.system.id:
+        other.append("OS")
+    other += [a for a in ("index", "flavour") if getattr(before, a) != getattr(after, a)]
+    listed = [*([", ".join(other[:-1])] if other[:-1] else []), *other[-1:]]
+    parts = ["another " + " and ".join(listed)] if other else []
+    if before.ptxas != after.ptxas:
+        sure = next((o.verified for o in index.matrix.ptxas_overrides if o.id == after.ptxas), True)
+        parts.append("another ptxas" + ("" if sure else " (unverified)"))
+    if before.compile and not after.compile:
+        parts.append("eager mode only")
+    if before.driver is not None and after.driver is None:
+        parts.append("a newer driver on the host")
+    return ", ".join(parts)
 
 
 def _other_torch(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:

@@ -66,6 +66,8 @@ def read_request(index: MatrixIndex, request: Request) -> Want:
     variant, unsupported = _variant(index, request.cuda, label)
     if unsupported is None:
         unsupported = _unsupported_gpu(index, request)
+    gpus = () if unsupported else tuple(_gpu(index, name) for name in request.gpu)
+    boards = {gpu.host_arch for gpu in gpus if gpu.host_arch is not None}
     return Want(
         request=request,
         torch=torch,
@@ -74,8 +76,8 @@ def read_request(index: MatrixIndex, request: Request) -> Want:
         variant=variant,
         python=_python(request.python),
         os=_os(index, request.os) if unsupported is None else None,
-        arch=_arch(request.arch, defaults.arch),
-        gpus=() if unsupported else tuple(_gpu(index, name) for name in request.gpu),
+        arch=_arch(request.arch, boards.pop() if len(boards) == 1 else defaults.arch),
+        gpus=gpus,
         driver=_driver(index, request.driver),
         flavour=_choice("flavour", request.flavour, ("slim", "devel"), defaults.flavour),
         python_from=_choice(

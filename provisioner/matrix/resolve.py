@@ -200,6 +200,16 @@ def _unknown(index: MatrixIndex, want: Want) -> Problem | None:
         if gpu.embedded:
             reason = next(u.reason for u in index.matrix.unsupported if u.id == "jetson")
             return Problem("platform.unsupported", "gpu", reason, gpu.label, "another GPU", ())
+        if gpu.host_arch not in {None, want.arch}:
+            return Problem(
+                "gpu.host-arch",
+                "arch",
+                f"the {gpu.label} sits on one board with its CPU, which is {gpu.host_arch}, not "
+                f"{want.arch}",
+                want.arch,
+                str(gpu.host_arch),
+                gpu.capability.source,
+            )
     if want.torch is not None and want.torch not in index.releases:
         known = index.newest_first
         return Problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from provisioner.matrix.index import gpu_key
 from provisioner.matrix.validate import Findings, number
 
 if TYPE_CHECKING:
@@ -86,18 +87,20 @@ def _capabilities(findings: Findings) -> None:
 
 
 def _gpus(findings: Findings) -> None:
-    names = {gpu.name.casefold(): gpu.name for gpu in findings.matrix.gpus}
+    # By the key that a request is looked up with: `GeForce RTX 3090` and `RTX 3090` are one name.
     taken: dict[str, str] = {}
     for index, gpu in enumerate(findings.matrix.gpus):
         path = ("gpus", index)
         place = (*path, "capability")
         findings.refer(place, "compute capability", gpu.capability, findings.capabilities)
-        for alias_place, alias in enumerate(gpu.aliases):
-            owner = names.get(alias.casefold()) or taken.get(alias.casefold())
-            if owner is not None:
-                message = f"expected a name of its own, found {alias}, which {owner} has"
-                findings.say("duplicate-entry", (*path, "aliases", alias_place), message)
-            taken[alias.casefold()] = gpu.name
+        places: list[DocumentPath] = [(*path, "name")]
+        places += [(*path, "aliases", entry) for entry in range(len(gpu.aliases))]
+        for name, where in zip((gpu.name, *gpu.aliases), places, strict=True):
+            key = gpu_key(name)
+            if taken.get(key, gpu.name) != gpu.name or (key in taken and name == gpu.name):
+                message = f"expected a name of its own, found {name}, which {taken[key]} has"
+                findings.say("duplicate-entry", where, message)
+            taken.setdefault(key, gpu.name)
 
 
 def _images(findings: Findings) -> None:

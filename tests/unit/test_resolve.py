@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
+from support.engine import PROJECT
 
 from provisioner.errors import UsageError
 from provisioner.matrix.cell import Cell, Refusal, Request, Resolution, UserPackages
@@ -18,6 +20,11 @@ MATRIX = load_matrix().matrix
 BY_TORCH = {r.torch: r for r in MATRIX.releases}
 GPUS = {g.name: g for g in MATRIX.gpus}
 CAPS = {c.capability: c for c in MATRIX.capabilities}
+# As PyYAML reads it, without a line of ours between: what the oracle compares with.
+RAW = yaml.safe_load((PROJECT / "matrix.yaml").read_text(encoding="utf-8"))
+RAW_RELEASES = {str(entry["torch"]): entry for entry in RAW["releases"]}
+RAW_TRITONS = {str(entry["version"]): entry for entry in RAW["tritons"]}
+TOOLKIT_COMPAT = {str(t["series"]): t.get("forward_compat_from", []) for t in RAW["toolkits"]}
 
 
 def cell_of(**axes: Any) -> Cell:
@@ -53,6 +60,8 @@ def refusal_of(**axes: Any) -> Refusal:
         ({"cuda": "12.4"}, "torch2.6.0-cu124-py310-ubuntu22.04"),
         ({"gpu": ("H100",)}, "torch2.0.1-cu118-py310-ubuntu22.04"),
         ({"gpu": ("RTX 5090",)}, "torch2.15.0-cu132-py311-ubuntu22.04"),
+        ({"gpu": ("DGX Spark",)}, "torch2.15.0-cu132-py311-ubuntu22.04-aarch64"),
+        ({"gpu": ("GB200", "B200")}, "torch2.15.0-cu132-py311-ubuntu22.04-aarch64"),
         ({"gpu": ("V100", "RTX 5090")}, "torch2.10.0-cu128-py310-ubuntu22.04"),
         (
             {"gpu": ("GTX 1080",), "torch": "latest", "compile": False},
@@ -271,7 +280,21 @@ def test_what_was_passed_over_is_kept_with_its_reason() -> None:
             "ptxas.not-possible",
             None,
         ),
+        (
+            {"torch": "latest", "driver": "470.82", "gpu": ("A100",)},
+            "driver.run-floor",
+            {
+                "torch2.0.1-cu118-py310-ubuntu22.04-eager",
+                "torch2.0.1-cu118-py310-ubuntu22.04-ptxas118",
+                "torch2.15.0-cu132-py311-ubuntu22.04",
+            },
+        ),
         ({"driver": "440.33"}, "driver.run-floor", None),
+        (
+            {"gpu": ("GB200",), "arch": "x86_64"},
+            "gpu.host-arch",
+            {"torch2.15.0-cu132-py311-ubuntu22.04-aarch64"},
+        ),
         ({"driver": "535.104.05", "torch": "2.15.0"}, "driver.run-floor", None),
         ({"driver": "590.48.01", "gpu": ("V100",)}, "driver.gpu-dropped", None),
         (
@@ -449,12 +472,34 @@ def driver_oracle(cell: Cell, request: Request) -> list[str]:
             wrong.append("GPU dropped by the driver")
         if driver and fact.driver_from and driver < Version(fact.driver_from):
             wrong.append("GPU unknown to the driver")
+        if driver and cell.forward_compat and GPUS[text].kind != "data-center":
+            wrong.append("forward compatibility without a data-center GPU")
+        board = GPUS[text].host_arch if text in GPUS else None
+        if board is not None and cell.arch != board:
+            wrong.append("a GPU that no machine of this type has")
     if driver and cell.forward_compat is None:
         if driver < run_floor:
             wrong.append("below the run floor")
-        if cell.compile and driver < Version(cell.driver.compile_floor or "0"):
+        if cell.compile and cell.ptxas is None and driver < compile_floor_of(cell, request, floors):
             wrong.append("below the compile floor")
+    if driver and cell.forward_compat and driver.major not in TOOLKIT_COMPAT[cell.cuda or ""]:
+        wrong.append("a branch that forward compatibility does not know")
     return wrong
+
+
+def compile_floor_of(cell: Cell, request: Request, floors: dict[int, str]) -> Version:
+    """The oldest driver that loads what triton's ptxas makes, from the raw document."""
+    run = Version(floors[int((cell.cuda or "0").split(".")[0])])
+    pin = RAW_RELEASES[cell.torch]["triton"]
+    if pin is None:
+        return run
+    triton = RAW_TRITONS[pin["version"]]
+    blackwell = any(
+        Version(GPUS[text].capability if text in GPUS else text) >= Version("10.0")
+        for text in request.gpu
+    )
+    ptxas = triton.get("ptxas_blackwell") if blackwell else None
+    return max(run, Version(floors[int((ptxas or triton["ptxas"]).split(".")[0])]))
 
 
 @settings(max_examples=400, deadline=None)
@@ -474,6 +519,23 @@ def test_no_cell_breaks_a_rule_and_every_suggestion_resolves(request: Request) -
         again = resolve(MATRIX, request_of(near.options))
         assert isinstance(again, Resolution), (near, again)
         assert again.cell.name == near.name
+        assert near.differs
+        assert truly_differs(request, again.cell, near.differs), (request, near)
+
+
+def truly_differs(request: Request, cell: Cell, told: str) -> bool:
+    """Whether nothing is called another that is what was asked for."""
+    same = {
+        "torch": request.torch == cell.torch,
+        "CUDA": request.cuda == cell.cuda,
+        "Python": request.python == cell.python,
+        "OS": request.os == cell.os,
+    }
+    words = told.replace(",", " ").split()
+    named = {word for word in same if "another" in words and word in words}
+    return not any(same[word] for word in named) and (
+        "driver" not in words or request.driver is not None
+    )
 
 
 def request_of(options: tuple[str, ...]) -> Request:
