@@ -71,7 +71,7 @@ def assemble(index: MatrixIndex, want: Want, chosen: Chosen) -> Resolution:
         arch_list=c.arch_list,
         ptx=c.ptx,
         glibc=c.release.glibc,
-        base_image=_base_image(index, want, chosen),
+        base_image=_base_image(index, want, chosen, compat=compat),
         requirements=_requirements(want, c),
         companions=companions,
         constraints=constraints,
@@ -180,11 +180,14 @@ def _as_of(index: MatrixIndex, released: str) -> str:
     return min(then.isoformat(), index.matrix.meta.as_of)
 
 
-def _base_image(index: MatrixIndex, want: Want, chosen: Chosen) -> str:
+def _base_image(index: MatrixIndex, want: Want, chosen: Chosen, *, compat: bool) -> str:
+    """The OS's own image; NVIDIA's for a toolkit, and where the cuda-compat in it is needed."""
     series = chosen.candidate.variant.toolkit
-    if want.flavour == "devel" and series is not None:
+    if series is not None and (want.flavour == "devel" or compat):
         version = devel_image(index, series, chosen.system)
-        return f"nvidia/cuda:{version}-devel-{chosen.system.cuda_image_suffix}"
+        if version is not None:
+            kind = "devel" if want.flavour == "devel" else "base"
+            return f"nvidia/cuda:{version}-{kind}-{chosen.system.cuda_image_suffix}"
     return chosen.system.image
 
 

@@ -262,7 +262,12 @@ def _driver_warnings(index: MatrixIndex, want: Want, cell: Cell) -> list[str]:
     if cell.forward_compat is not None:
         out.append(
             f"The host driver is too old for CUDA {cell.cuda} by itself: {cell.forward_compat} has "
-            "to be installed and come first for the loader."
+            "to come first for the loader. "
+            + (
+                "NVIDIA's base image brings it, and its container toolkit puts it first."
+                if cell.base_image.startswith("nvidia/cuda:")
+                else "No base image of NVIDIA's brings it on this OS: install it."
+            )
         )
     if cell.ptxas is not None and not cell.ptxas.verified:
         out.append(

@@ -115,7 +115,7 @@ def template_values(context: CellContext) -> dict[str, Any]:
         "packages": _packages(context),
         "python": checked("name", cell.python, "the Python series"),
         "from_torch_index": context.from_torch_index,
-        "devel": cell.flavour == "devel",
+        "nvidia_base": cell.base_image.startswith("nvidia/cuda:"),
         "local_version": checked("name", cell.local_version, "the torch version"),
         "spec": label_json({"schema": SPEC_SCHEMA, "cell": cell}),
         **addresses,
@@ -213,9 +213,19 @@ def _gpu(context: CellContext) -> dict[str, Any]:
         path = checked("path", f"{packages}/{cell.ptxas.path}", "the path of ptxas")
     floor = cell.driver.compile_floor if cell.compile else None
     floor = floor or cell.driver.run_floor
+    gate = [f"driver>={floor.partition('.')[0]}"] if floor else []
+    if cell.forward_compat is not None:
+        checked("name", cell.forward_compat, "the compatibility package")
+        gate += [
+            f"driver>={branch},driver<{branch + 1}"
+            for toolkit in context.matrix.toolkits
+            if toolkit.series == cell.cuda
+            for branch in toolkit.forward_compat_from
+        ]
     return {
         "cuda": cell.device == "cuda" and floor is not None,
         "driver_floor": checked("name", floor or "none", "the driver floor"),
-        "driver_branch": checked("name", (floor or "none").partition(".")[0], "the driver floor"),
+        "driver_gate": Safe(" ".join(checked("gate", word, "the driver gate") for word in gate)),
+        "compat": cell.forward_compat is not None,
         "ptxas_path": path,
     }

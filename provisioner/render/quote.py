@@ -52,6 +52,7 @@ _KINDS: dict[str, tuple[str, str]] = {
         r"[a-z0-9][a-z0-9+._-]*(=[0-9A-Za-z][0-9A-Za-z.+~:-]*)?",
         "the name of an operating-system package",
     ),
+    "gate": (r"driver>=[0-9]+(,driver<[0-9]+)?", "a condition on the driver branch"),
     "image": (_pattern(model.ImageRef), "an image reference"),
     "url": (_pattern(model.Url), "an http(s) address without user, password, query or fragment"),
     "path": (rf"/?{_SEGMENT}(/{_SEGMENT})*", "a path without .. and blanks"),
@@ -62,7 +63,7 @@ _COMPILED = {kind: re.compile(pattern) for kind, (pattern, _) in _KINDS.items()}
 def checked(kind: str, value: str, field: str) -> Safe:
     """Returns `value` when it is a whole, clean value of that kind; raises UsageError.
 
-    Kinds: name, requirement, conda, package, image, url, path. `field` says in the message where
+    Kinds: name, requirement, conda, package, gate, image, url, path. `field` says in the message where
     the value stood.
     """
     # fullmatch: the patterns of the model end with $, which lets a last newline pass.

@@ -31,6 +31,9 @@ CASES: dict[str, dict[str, Any]] = {
     "eager-by-nature": {"torch": "1.13.1", "cuda": "11.7"},
     "devel-on-el9": {"torch": "2.6.0", "cuda": "12.4", "os": "el9", "flavour": "devel"},
     "aarch64": {"torch": "2.11.0", "cuda": "13.0", "arch": "aarch64"},
+    "forward-compatibility": {
+        "torch": "2.13.0", "cuda": "13.0", "gpu": ("A100",), "driver": "535.183.01",
+    },
     "other-ptxas": {"torch": "2.0.1", "cuda": "11.8", "ptxas": "ptxas118"},
     "own-packages-behind-mirrors": {
         "torch": "2.6.0", "cuda": "12.4", "os": "debian12", "python_from": "base",

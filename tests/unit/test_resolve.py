@@ -192,6 +192,7 @@ def test_unverified_facts_are_said() -> None:
 def test_forward_compatibility_is_for_data_center_gpus_only() -> None:
     cell = cell_of(torch="2.13.0", cuda="13.0", gpu=("A100",), driver="535.183.01")
     assert cell.forward_compat == "cuda-compat-13-0"
+    assert cell.base_image == "nvidia/cuda:13.0.2-base-ubuntu22.04"
     refusal = refusal_of(torch="2.13.0", cuda="13.0", gpu=("RTX 3090",), driver="535.183.01")
     assert refusal.code == "driver.run-floor"
     # not chosen by itself: what runs without a compatibility package comes first
