@@ -12,16 +12,19 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Version = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)*((a|b|rc|\.post|\.dev)[0-9]+)?$")]
+Version = Annotated[
+    str, Meta(pattern=r"^[0-9]+(\.[0-9]+)*((a|b|rc|\.post|\.dev)[0-9]+)?$", max_length=32)
+]
 """A PEP 440 version without a local label: 2.0.1, 515.65.01."""
 
-MinorVersion = Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+$")]
+MinorVersion = Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+$", max_length=12)]
 """Two numbers: a Python series, a CUDA series, a glibc version, a compute capability."""
 
 Specifier = Annotated[
     str,
     Meta(
-        pattern=r"^(==|~=|!=|<=|>=|<|>)[0-9][0-9A-Za-z.*]*(,(==|~=|!=|<=|>=|<|>)[0-9][0-9A-Za-z.*]*)*$"
+        pattern=r"^(==|~=|!=|<=|>=|<|>)[0-9][0-9A-Za-z.*]*(,(==|~=|!=|<=|>=|<|>)[0-9][0-9A-Za-z.*]*)*$",
+        max_length=200,
     ),
 ]
 """A PEP 440 version specifier without blanks: ==2.0.0, >=2.0,<2.7."""
@@ -31,20 +34,24 @@ Requirement = Annotated[
     Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?"
         r"((==|~=|!=|<=|>=|<|>)[0-9][0-9A-Za-z.*]*(,(==|~=|!=|<=|>=|<|>)[0-9][0-9A-Za-z.*]*)*)?"
-        r"( ?; ?[A-Za-z0-9_ .<>=!\"'()-]+)?$"
+        r"( ?; ?[A-Za-z0-9_ .<>=!\"'()-]+)?$",
+        max_length=300,
     ),
 ]
 """A PEP 508 requirement by name and version only: no URL, no path, no option."""
 
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
-PackageName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9+._-]*$")]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=64)]
+PackageName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9+._-]*$", max_length=100)]
 Tag = Annotated[str, Meta(pattern=r"^(cpu|cu[0-9]{2,4})$")]
-Date = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
-Month = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$")]
+Date = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[0-9]{2}-[0-9]{2}$")]
+Month = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[0-9]{2}(-[0-9]{2})?$")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=200)]
 Url = Annotated[
-    str, Meta(pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%+-]+)*/?$")
+    str,
+    Meta(
+        pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%+-]+)*/?$", max_length=500
+    ),
 ]
 """An http(s) address without user, password, query or fragment: those would be secrets or traps."""
 
@@ -283,7 +290,7 @@ class OsPackages(_Struct, frozen=True, kw_only=True):
 class OperatingSystem(Fact, frozen=True, kw_only=True):
     id: Name
     family: Literal["ubuntu", "debian", "el"]
-    version: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?$")]
+    version: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=12)]
     codename: Name | None
     python: MinorVersion
     gcc: int
@@ -396,7 +403,7 @@ class Defaults(_Struct, frozen=True, kw_only=True):
     pip_packages: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")], ...]
     conda_packages: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")], ...]
     conda_channels: tuple[Name, ...]
-    companion_days: int
+    companion_days: Annotated[int, Meta(ge=0, le=3650)]
     builder_image: ImageRef
 
 

@@ -144,9 +144,16 @@ class _Checker:
                 "YAML has other meanings for a leading 0, for _ and for :"
             )
             return self.refuse("plain-number", message, node, path)
-        if allowed and int(node.text) not in allowed:
+        number = int(node.text)
+        if allowed and number not in allowed:
             return self._wrong(node, members, path)
-        return int(node.text)
+        bounds = [(m.ge or 0, m.le) for m in members if isinstance(m, inspect.IntType)]
+        if bounds and not any(
+            low <= number and (top is None or number <= top) for low, top in bounds
+        ):
+            message = f"expected {' or '.join(map(_range, bounds))}, found {number}"
+            return self.refuse("value", message, node, path)
+        return number
 
     def _text(
         self,
@@ -177,6 +184,11 @@ class _Checker:
             message = f"expected at most {longest} characters, found {len(text)}"
             return self.refuse("too-long", message, node, path)
         return self.refuse("value", f"expected {expected}, found {describe(node)}", node, path)
+
+
+def _range(bounds: tuple[int, int | None]) -> str:
+    low, top = bounds
+    return f"a number from {low} on" if top is None else f"a number from {low} to {top}"
 
 
 def _removed(node: Node, kind: inspect.Type) -> bool:

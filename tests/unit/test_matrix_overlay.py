@@ -110,12 +110,15 @@ origins:
 releases:
   2.0.1:
     variants:
-      cu118: {built_with: null, arch_list: null}
+      cu118: {built_with: null, ptx: null}
 """
-    matrix = load(text, tmp_path).matrix
+    more = "releases: {2.0.1: {variants: {cu118: {ptx: ['9.0']}}}}"
+    layers = [laid_over(more, tmp_path, "1.yaml"), laid_over(text, tmp_path, "2.yaml")]
+    assert load_matrix(SMALL, layers[:1], cache=False).matrix.releases[1].variants[1].ptx
+    matrix = load_matrix(SMALL, layers, cache=False).matrix
     assert matrix.origins.torch_index.url is None
     assert matrix.releases[1].variants[1].built_with is None
-    assert matrix.releases[1].variants[1].arch_list == ()
+    assert matrix.releases[1].variants[1].ptx == ()
 
 
 def test_several_overlays_are_laid_in_order(tmp_path: Path) -> None:
