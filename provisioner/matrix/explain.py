@@ -153,7 +153,7 @@ def _gpu(want: Want, chosen: Chosen) -> Decision:
         value=", ".join(g.label for g in want.gpus),
         because=because,
         source=c.variant.source,
-        verified=c.variant.arch_list_verified,
+        verified=c.variant.arch_list_verified and all(g.capability.verified for g in want.gpus),
     )
 
 
@@ -229,6 +229,12 @@ def warnings(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> tupl
             (f"the arch list of torch {c.label}", c.variant.arch_list_verified),
             (f"torchvision {cell.torchvision}", c.release.torchvision.verified),
             (f"torchaudio {cell.torchaudio}", c.release.torchaudio.verified),
+            *((f"what is told of the {gpu.label}", gpu.capability.verified) for gpu in want.gpus),
+            (
+                f"forward compatibility to CUDA {cell.cuda}",
+                cell.forward_compat is None
+                or index.toolkits[cell.cuda or ""].forward_compat_verified,
+            ),
         )
         if not sure and not what.endswith(" None")
     ]

@@ -112,7 +112,9 @@ def _variant(findings: Findings, variant: model.Variant, path: DocumentPath) -> 
         findings.say("inconsistent", place, message)
     findings.refer(place, "the toolkit", variant.toolkit, findings.toolkits)
     if variant.published == "yes" and not variant.arch_list:
-        message = f"expected the compute capabilities with machine code in {variant.tag}, found none"
+        message = (
+            f"expected the compute capabilities with machine code in {variant.tag}, found none"
+        )
         findings.say("inconsistent", (*path, "arch_list"), message)
     if variant.built_with and number(variant.built_with)[:2] != number(variant.toolkit):
         message = f"expected a release of {variant.toolkit}, found {variant.built_with}"

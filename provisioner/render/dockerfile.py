@@ -179,9 +179,7 @@ def _addresses(context: CellContext) -> dict[str, Safe]:
     }
 
 
-def _mirror_arguments(
-    context: CellContext, addresses: Mapping[str, Safe]
-) -> list[dict[str, Safe]]:
+def _mirror_arguments(context: CellContext, addresses: Mapping[str, Safe]) -> list[dict[str, Safe]]:
     """The build arguments of this Dockerfile that are addresses, for the guard before all else."""
     names = {"PACKAGE_INDEX": "package_index"}
     if context.from_torch_index:

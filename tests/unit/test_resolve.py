@@ -187,6 +187,10 @@ def test_unverified_facts_are_said() -> None:
     assert isinstance(answer, Resolution)
     assert any("arch list of torch 2.7.1+cu118" in w for w in answer.warnings)
     assert not next(d for d in answer.decisions if d.part == "gpu").verified
+    answer = resolve(MATRIX, Request(gpu=("R200",)))
+    assert isinstance(answer, Resolution)
+    assert any("what is told of the R200" in w for w in answer.warnings)
+    assert not next(d for d in answer.decisions if d.part == "gpu").verified
 
 
 def test_forward_compatibility_is_for_data_center_gpus_only() -> None:
