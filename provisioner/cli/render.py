@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from provisioner.cli.settings import Settings
     from provisioner.matrix.cell import Resolution
     from provisioner.render.context import CellContext, Facts
+    from provisioner.render.fileset import FileSet
     from provisioner.render.job import Job
     from provisioner.render.journal import Outcome
     from provisioner.render.plan import Difference
@@ -36,19 +37,23 @@ class _How(NamedTuple):
     check: bool
     diff: bool
     force: bool
+    remove: tuple[str, ...]
     root: Path
 
     @property
     def many(self) -> bool:
         """Whether the cells are not selected by options."""
-        return self.every or self.again
+        return self.every or self.again or bool(self.remove)
 
 
 @click.command("render")
 @click.option("--all", "every", is_flag=True, help="Every release with every published variant.")
 @click.option("--again", is_flag=True, help="Every cell that is there, from its own request.")
 @click.option("--check", is_flag=True, help="Write nothing, say what differs; alone: all cells.")
-@click.option("--diff", is_flag=True, help="Write nothing, show what would change.")
+@click.option(
+    "--diff", is_flag=True, help="Write nothing, show what would change; alone: all cells."
+)
+@click.option("--remove", multiple=True, metavar="CELL", help="Take a cell away, locks and all.")
 @click.option("--force", is_flag=True, help="Replace files that were edited or are not ours.")
 @click.option(
     "--out",
@@ -69,32 +74,61 @@ def command(settings: Settings, out: Output, **switches: Any) -> int:
     provision render --cuda 11.8
     provision render --check
     provision render --again
+    provision render --remove torch2.0.1-cu118-py310-ubuntu22.04
     """
     how = _How(**switches)
     asked = sorted(_ASKED & settings.chosen.keys())
-    if how.check and not how.every and not asked:
+    if (how.check or how.diff) and not how.many and not asked:
         how = how._replace(again=True)
-    if (how.many and asked) or (how.every and how.again):
+    if (how.many and asked) or how.every + how.again + bool(how.remove) > 1:
         raise UsageError(
             "render.all-and-options",
-            "--all (every cell of the matrix), --again (every cell that is there) and options that "
-            "select one cell do not go together.",
+            "--all (every cell of the matrix), --again (every cell that is there), --remove and "
+            "options that select one cell do not go together.",
             facts={"options": asked},
         )
-    from provisioner.render.job import every_cell_job, recorded_job, recorded_specs
+    from provisioner.render.job import every_cell_job, listed_cells, recorded_job, removal_job
 
-    recover_first(how.root, out, reads_only=how.check or how.diff)
-    recorded = recorded_specs(how.root)
+    if how.check or how.diff:
+        _refuse_half_written(how.root)
+    else:
+        recover_first(how.root, out)
     if not how.many:
-        return _one(settings, how, recorded, out)
-    if how.again and not recorded:
+        return _one(settings, how, out)
+    if how.again and not listed_cells(how.root):
         raise _nothing_there(how.root)
-    job = (
-        recorded_job(recorded, _facts_by_mirrors(settings))
-        if how.again
-        else every_cell_job(facts_of(settings), recorded)
-    )
-    return _check(job, how, out) if how.check or how.diff else _write(job, how, recorded, out)
+    if how.remove:
+        making = _Making(how.root, lambda recorded: removal_job(how.root, how.remove, recorded))
+    elif how.again:
+        by_mirrors = _facts_by_mirrors(settings)
+
+        def again(recorded: Mapping[str, Recorded]) -> Job:
+            gone = [name for name in listed_cells(how.root) if name not in recorded]
+            return recorded_job(recorded, by_mirrors, gone)
+
+        making = _Making(how.root, again)
+    else:
+        facts = facts_of(settings)
+        making = _Making(how.root, lambda recorded: every_cell_job(facts, recorded))
+    return _check(making.job, how, out) if how.check or how.diff else _write(making, how, out)
+
+
+class _Making:
+    """A job made from the cells that are recorded below the root, made again when they change."""
+
+    def __init__(self, root: Path, make: Callable[[Mapping[str, Recorded]], Job]) -> None:
+        from provisioner.render.job import recorded_specs
+
+        self._root, self._make, self._read = root, make, recorded_specs
+        self.recorded = recorded_specs(root)
+        self.job = make(self.recorded)
+
+    def current(self) -> Job:
+        """The job for what is recorded now."""
+        found = self._read(self._root)
+        if found != self.recorded:
+            self.recorded, self.job = found, self._make(found)
+        return self.job
 
 
 def _nothing_there(root: Path) -> FindingError:
@@ -118,7 +152,7 @@ def _no_more(job: Job) -> FindingError:
     )
 
 
-def _one(settings: Settings, how: _How, recorded: Mapping[str, Recorded], out: Output) -> int:
+def _one(settings: Settings, how: _How, out: Output) -> int:
     from provisioner.matrix.cell import Refusal
     from provisioner.matrix.resolve import resolve
     from provisioner.render.job import cell_job
@@ -127,23 +161,28 @@ def _one(settings: Settings, how: _How, recorded: Mapping[str, Recorded], out: O
     answer = resolve(facts.matrix, settings.request)
     if isinstance(answer, Refusal):
         return print_refusal(out, answer, "provision render")
-    job = cell_job(answer, facts, recorded)
+    making = _Making(how.root, lambda recorded: cell_job(answer, facts, recorded))
     if how.check or how.diff:
-        return _check(job, how, out)
-    status = _write(job, how, recorded, out)
+        return _check(making.job, how, out)
+    status = _write(making, how, out)
     note_age(out, facts.matrix)
     return status
 
 
 def render_resolved(resolution: Resolution, settings: Settings, root: Path) -> int:
     """Write the files of a resolved cell below `root`; returns how many were written."""
-    from provisioner.render.job import cell_job, recorded_specs, refuse_other_request
-    from provisioner.render.journal import write
+    from provisioner.render.job import cell_job, refuse_other_request
+    from provisioner.render.journal import write_made
 
-    recorded = recorded_specs(root)
-    job = cell_job(resolution, facts_of(settings), recorded)
-    refuse_other_request(job, recorded)
-    outcome = write(root, job.files, job.groups)
+    facts = facts_of(settings)
+    making = _Making(root, lambda recorded: cell_job(resolution, facts, recorded))
+
+    def made() -> tuple[FileSet, frozenset[str]]:
+        job = making.current()
+        refuse_other_request(job, making.recorded)
+        return job.files, job.groups
+
+    outcome = write_made(root, made)
     return len(outcome.created) + len(outcome.updated)
 
 
@@ -156,37 +195,69 @@ def facts_of(settings: Settings) -> Facts:
 
 
 def _facts_by_mirrors(settings: Settings) -> Callable[[dict[str, str]], Facts]:
-    """A function from a cell's own mirrors to the matrix with them."""
-    from provisioner.cli.settings import with_mirrors
+    """A function from a cell's own mirrors to the matrix with them.
+
+    Only --mirror replaces one of them: a variable of the environment must not make a check of the
+    same files fail on one machine and pass on another.
+    """
+    from provisioner.cli.settings import Source, with_mirrors
     from provisioner.matrix.load import load_matrix
     from provisioner.render.context import Facts
 
     loaded = load_matrix(settings.matrix, settings.overlays)
-    return lambda mirrors: Facts(
-        matrix=with_mirrors(loaded.matrix, mirrors), sha256=loaded.sha256, mirrors=mirrors
-    )
+    given = {
+        name: url
+        for name, url in settings.mirrors.items()
+        if settings.chosen[f"mirror.{name}"].source == Source.COMMAND_LINE
+    }
+
+    def facts(own: dict[str, str]) -> Facts:
+        mirrors = {**own, **given}
+        matrix = with_mirrors(loaded.matrix, mirrors)
+        return Facts(matrix=matrix, sha256=loaded.sha256, mirrors=mirrors)
+
+    return facts
 
 
-def recover_first(root: Path, out: Output, *, reads_only: bool) -> None:
+def _refuse_half_written(root: Path) -> None:
+    """What only reads neither completes nor judges an interrupted write."""
+    from provisioner.render.journal import interrupted
+
+    if interrupted(root):
+        raise FindingError(
+            "output.interrupted",
+            f"A write below {root.resolve()} was cut off: some files may be old and some new.",
+            facts={"root": str(root)},
+            next_step="`provision render` with the options of that write, or --again, completes "
+            "or undoes it.",
+        )
+
+
+def recover_first(root: Path, out: Output) -> None:
     """Deal with what an interrupted write left below `root`, and say so."""
     from provisioner.render.journal import WAIT_S, recover
 
-    recovery = recover(root, wait_s=0.0 if reads_only else WAIT_S)
+    recovery = recover(root, wait_s=WAIT_S)
     if recovery.action in ("completed", "undone", "cleared"):
         out.note(f"An interrupted write below {root} was {recovery.action}.")
     elif recovery.message:
         out.note(recovery.message)
 
 
-def _write(job: Job, how: _How, recorded: Mapping[str, Recorded], out: Output) -> int:
+def _write(making: _Making, how: _How, out: Output) -> int:
     from provisioner.render.job import refuse_other_request
-    from provisioner.render.journal import write
+    from provisioner.render.journal import write_made
 
-    if not how.force:
-        refuse_other_request(job, recorded)
-        if how.again and job.refused:
-            raise _no_more(job)
-    outcome = write(how.root, job.files, job.groups, force=how.force)
+    def made() -> tuple[FileSet, frozenset[str]]:
+        job = making.current()
+        if not how.force:
+            refuse_other_request(job, making.recorded)
+            if how.again and job.refused:
+                raise _no_more(job)
+        return job.files, job.groups
+
+    outcome = write_made(how.root, made, force=how.force)
+    job = making.job
     # What the matrix never had is counted; what it no longer has is a finding.
     status = int(Exit.FINDING if how.again and job.refused else Exit.DONE)
     if out.json:
@@ -223,7 +294,10 @@ def _after(job: Job, how: _How) -> list[str]:
     if how.many:
         refused = [f"  {count} x {code}" for code, count in job.refused_by_code().items()]
         total = len(job.refused)
-        return [f"{len(job.cells)} cells, {total} combinations without one.", *refused]
+        counted = [f"{len(job.cells)} cell{'' if len(job.cells) == 1 else 's'}"]
+        if total or how.every:
+            counted.append(f"{total} combination{'' if total == 1 else 's'} without one")
+        return ([] if how.remove else [f"{', '.join(counted)}."]) + refused
     return ["", f"Next: {next_command(job.cells[0], how.root)}"]
 
 
@@ -299,8 +373,10 @@ def _check_lines(job: Job, found: list[Difference], how: _How) -> list[str]:
     number = f"{len(job.cells)} cell{'' if len(job.cells) == 1 else 's'}"
     if not found:
         return [f"{number} below {how.root.resolve()}: {len(job.files)} files, all as rendered."]
-    lines = [f"{number} below {how.root.resolve()}: {len(found)} files differ from a render."]
+    files = "1 file differs" if len(found) == 1 else f"{len(found)} files differ"
+    lines = [f"{number} below {how.root.resolve()}: {files} from a render."]
     lines += [f"  {item.path}: {item.kind}" for item in found[:_SHOWN]]
+    lines += [f"  docker/{name} was deleted; --again takes the rest away" for name in job.gone]
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more")
     verb = "--again" if how.again else "with the same options"

@@ -70,7 +70,7 @@ class MatrixIndex:
         capability = self.capabilities.get(f"{target[1]}.{target[2]}" if target else word)
         if capability is not None:
             return GpuFact(
-                label=text.strip(),
+                label=capability.capability,
                 capability=capability,
                 data_center=False,
                 driver_from=capability.driver_from,

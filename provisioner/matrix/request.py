@@ -11,7 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from provisioner.errors import UsageError
+from provisioner.matrix import versions
 
 if TYPE_CHECKING:
     from provisioner.matrix.cell import Request
@@ -66,19 +69,35 @@ def read_request(index: MatrixIndex, request: Request) -> Want:
     variant, unsupported = _variant(index, request.cuda, label)
     if unsupported is None:
         unsupported = _unsupported_gpu(index, request)
-    gpus = () if unsupported else tuple(_gpu(index, name) for name in request.gpu)
+    gpus = () if unsupported else _gpus(index, request.gpu)
     boards = {gpu.host_arch for gpu in gpus if gpu.host_arch is not None}
+    python, driver = _python(request.python), _driver(index, request.driver)
+    system = _os(index, request.os) if unsupported is None else None
+    arch = _arch(request.arch, boards.pop() if len(boards) == 1 else defaults.arch)
+    if unsupported is None:
+        # The same request in other words is the same request: what is recorded of it, too.
+        request = msgspec.structs.replace(
+            request,
+            torch=torch or torch_range or ("latest" if newest else None),
+            cuda=variant,
+            python=python,
+            os=system,
+            arch=request.arch and arch,
+            gpu=tuple(gpu.label for gpu in gpus),
+            driver=driver,
+            without=tuple(sorted(set(request.without))),
+        )
     return Want(
         request=request,
         torch=torch,
         torch_range=torch_range,
         newest=newest,
         variant=variant,
-        python=_python(request.python),
-        os=_os(index, request.os) if unsupported is None else None,
-        arch=_arch(request.arch, boards.pop() if len(boards) == 1 else defaults.arch),
+        python=python,
+        os=system,
+        arch=arch,
         gpus=gpus,
-        driver=_driver(index, request.driver),
+        driver=driver,
         flavour=_choice("flavour", request.flavour, ("slim", "devel"), defaults.flavour),
         python_from=_choice(
             "python-from", request.python_from, ("conda", "base"), defaults.python_from
@@ -206,6 +225,13 @@ def _unsupported_gpu(index: MatrixIndex, request: Request) -> tuple[str, str] | 
             if any(low.startswith(prefix) for prefix in platform.matches):
                 return word, platform.reason
     return None
+
+
+def _gpus(index: MatrixIndex, words: tuple[str, ...]) -> tuple[GpuFact, ...]:
+    """The GPUs without repetition; in which order they were named does not matter."""
+    facts = {fact.label: fact for fact in (_gpu(index, word) for word in words)}
+    ordered = sorted(facts.values(), key=lambda g: (versions.key(g.capability.capability), g.label))
+    return tuple(ordered)
 
 
 def _gpu(index: MatrixIndex, text: str) -> GpuFact:

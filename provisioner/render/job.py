@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from provisioner.errors import FindingError
+from provisioner.errors import FindingError, UsageError
 from provisioner.matrix.cell import Refusal, Request, Resolution
 from provisioner.matrix.resolve import resolve
 from provisioner.render.bake import GROUP, render_bake
@@ -22,16 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+CELL_GROUP = "cell/"
+LOCK_GROUP = "lock:"
 _SPEC_LIMIT = 4 << 20
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is to be on disk. `refused` are requests without a cell, `cells` those with one."""
+    """What is to be on disk. `refused` are requests without a cell, `cells` those with one, `gone`
+    cells that the manifest lists and whose spec.json was deleted.
+    """
 
     files: FileSet
     groups: frozenset[str]
     cells: tuple[CellContext, ...]
     refused: tuple[tuple[Request, Refusal], ...] = ()
+    gone: tuple[str, ...] = ()
 
     def refused_by_code(self) -> dict[str, int]:
         """Returns how often each refusal came, most frequent first."""
@@ -61,6 +67,45 @@ def recorded_specs(root: Path) -> dict[str, Recorded]:
     return specs
 
 
+def listed_cells(root: Path) -> dict[str, frozenset[str]]:
+    """Returns the cells of which the manifest below `root` lists files, with their groups."""
+    if not root.is_dir():
+        return {}
+    found: dict[str, set[str]] = {}
+    try:
+        with Tree(root) as tree:
+            manifest, _ = load_manifest(tree)
+    except OSError as error:
+        raise explain(error, root, "reading the cells") from None
+    for entry in manifest.files.values():
+        for prefix in (CELL_GROUP, LOCK_GROUP):
+            if entry.group.startswith(prefix):
+                found.setdefault(entry.group.removeprefix(prefix), set()).add(entry.group)
+    return {name: frozenset(groups) for name, groups in sorted(found.items())}
+
+
+def removal_job(root: Path, names: Iterable[str], recorded: Mapping[str, Recorded]) -> Job:
+    """Returns the job that takes cells away: all their files, locks too, and their bake entry.
+
+    Raises UsageError for a name of which the manifest lists nothing.
+    """
+    listed = listed_cells(root)
+    groups = {GROUP}
+    for name in names:
+        if name not in listed:
+            close = difflib.get_close_matches(name, listed, n=1)
+            raise UsageError(
+                "render.no-such-cell",
+                f"There is no cell {name!r} below {root.resolve()}.",
+                facts={"cells": list(listed)},
+                next_step=f"Did you mean {close[0]}?" if close else None,
+            )
+        groups |= listed[name]
+    kept = {name: spec for name, spec in recorded.items() if name not in set(names)}
+    job = _job([], kept)
+    return msgspec.structs.replace(job, groups=frozenset(groups))
+
+
 def cell_job(resolution: Resolution, facts: Facts, recorded: Mapping[str, Recorded]) -> Job:
     """Returns the job for one cell beside those that are there."""
     return _job([CellContext(resolution, facts)], recorded)
@@ -77,14 +122,20 @@ def every_cell_job(facts: Facts, recorded: Mapping[str, Recorded]) -> Job:
 
 
 def recorded_job(
-    recorded: Mapping[str, Recorded], facts_with: Callable[[dict[str, str]], Facts]
+    recorded: Mapping[str, Recorded],
+    facts_with: Callable[[dict[str, str]], Facts],
+    gone: Iterable[str] = (),
 ) -> Job:
     """Returns the job that makes all recorded cells again, each with its own mirrors.
 
-    `facts_with` gives the matrix of today with some mirrors.
+    `facts_with` gives the matrix of today with some mirrors. `gone` are cells whose spec.json was
+    deleted: what else the manifest lists of their render is no longer wanted.
     """
     requests = [(spec.request, facts_with(spec.mirrors)) for _, spec in sorted(recorded.items())]
-    return _from_requests(requests, {})
+    job = _from_requests(requests, {})
+    names = tuple(sorted(gone))
+    groups = job.groups | {CELL_GROUP + name for name in names}
+    return msgspec.structs.replace(job, groups=groups, gone=names)
 
 
 def refuse_other_request(job: Job, recorded: Mapping[str, Recorded]) -> None:

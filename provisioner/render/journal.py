@@ -37,7 +37,7 @@ from provisioner.render.moves import (
     staged_whole,
 )
 from provisioner.render.plan import ActionKind, Plan, conflict_error, plan
-from provisioner.render.rootlock import LOCK, BusyError, locked
+from provisioner.render.rootlock import LOCK, BusyError, held, locked
 from provisioner.render.tree import Tree, explain, fixed_umask, sha256_hex
 
 if TYPE_CHECKING:
@@ -90,8 +90,23 @@ def write(
     FindingError on conflicts (unless `force`), OutsideError when the system refuses; the old
     files are then untouched.
     """
+    return write_made(root, lambda: (fileset, groups), force=force, wait_s=wait_s)
+
+
+def write_made(
+    root: Path,
+    make: Callable[[], tuple[FileSet, Collection[str]]],
+    *,
+    force: bool = False,
+    wait_s: float = WAIT_S,
+) -> Outcome:
+    """`write` for files that depend on what is below the root: `make` is asked again in the turn.
+
+    Two processes that each add a cell must both find themselves in what lists all cells.
+    """
 
     def planned() -> Plan:
+        fileset, groups = make()
         return plan(root, fileset, groups, force=force)
 
     if not _stage_exists(root):
@@ -102,6 +117,16 @@ def write(
             return _outcome(first, Recovery())
     # Planned again in the turn: the first plan may have seen the middle of another write.
     return _carry_out(root, planned, wait_s)
+
+
+def interrupted(root: Path) -> bool:
+    """Whether a write below `root` was cut off and waits to be completed or undone."""
+    if not _stage_exists(root):
+        return False
+    try:
+        return not held(root)
+    except OSError as error:
+        raise explain(error, root, "looking for other writers") from None
 
 
 def apply(root: Path, planned: Plan, *, wait_s: float = WAIT_S) -> Outcome:

@@ -63,8 +63,8 @@ _COMPILED = {kind: re.compile(pattern) for kind, (pattern, _) in _KINDS.items()}
 def checked(kind: str, value: str, field: str) -> Safe:
     """Returns `value` when it is a whole, clean value of that kind; raises UsageError.
 
-    Kinds: name, requirement, conda, package, gate, image, url, path. `field` says in the message where
-    the value stood.
+    Kinds: name, requirement, conda, package, gate, image, url, path. `field` says in the message
+    where the value stood.
     """
     # fullmatch: the patterns of the model end with $, which lets a last newline pass.
     if _COMPILED[kind].fullmatch(value):

@@ -53,6 +53,21 @@ def locked(root: Path, *, wait_s: float) -> Iterator[None]:
         os.close(fd)
 
 
+def held(root: Path) -> bool:
+    """Whether a live process holds the root's lock; changes nothing."""
+    try:
+        fd = os.open(root / LOCK, os.O_RDONLY | _FLAGS)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _acquire(root: Path, wait_s: float) -> int:
     deadline = time.monotonic() + wait_s
     while True:
