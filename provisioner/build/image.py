@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from provisioner.build.progress import Progress, short_title
-from provisioner.errors import FindingError, OutsideError, UsageError
+from provisioner.errors import Exit, FindingError, OutsideError, UsageError
 from provisioner.render.bake import image_tag
 from provisioner.render.dockerfile import PLATFORMS
 from provisioner.render.quote import checked
+from provisioner.verify.report import exit_status, parse_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,6 +125,7 @@ def build_image(
         raise failure(progress, name, status)
     image = engine.api.images.get(tag)
     report = _report(engine, tag)
+    judge(report, cell, tag)
     return Built(
         tag=tag,
         image_id=str(image.id),
@@ -132,6 +134,30 @@ def build_image(
         report=json.loads(report),
         report_path=_keep(root / "build" / name, report),
     )
+
+
+def judge(raw: bytes, cell: Mapping[str, Any], tag: str) -> None:
+    """Raises FindingError unless a report says that this very cell passed its verification.
+
+    A build ends well only after the verify stage did; a Dockerfile that was changed may have
+    copied another report.
+    """
+    report = parse_report(raw, f"The report in {tag}")
+    promised = report.details.expect.get("name")
+    if promised != cell["name"]:
+        raise FindingError(
+            "build.other-report",
+            f"The report in {tag} is that of {promised}, not of {cell['name']}.",
+            facts={"have": promised, "need": cell["name"]},
+            next_step="provision render --again, then build again.",
+        )
+    if exit_status(report) != Exit.DONE:
+        raise FindingError(
+            "build.not-verified",
+            f"The report in {tag} does not pass: its verdict is {report.verdict}.",
+            facts={"verdict": report.verdict, "reasons": list(report.details.reasons)},
+            next_step="provision render --again, then build again.",
+        )
 
 
 def build_command(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from provisioner.matrix.cell import Resolution
 
 BUILD_SCHEMA = "provision.build/1"
+_SHOWN = 5
 
 
 @click.command("build")
@@ -33,6 +34,7 @@ BUILD_SCHEMA = "provision.build/1"
 )
 @click.option("--network", metavar="MODE", help="Network of the build steps, such as host or none.")
 @click.option("--base-image", metavar="IMAGE", help="Build on this image, by digest for example.")
+@click.option("--edited", is_flag=True, help="Build files that were edited by hand, too.")
 @click.option("--locked", is_flag=True, help="Stop where the render or the lock is missing.")
 @click.option(
     "--out",
@@ -66,6 +68,8 @@ def command(settings: Settings, out: Output, cell: str | None, root: Path, **how
     name = wanted.cell["name"]
     if how["locked"]:
         _check_locked(root, wanted, settings)
+    if wanted.resolution is None and not how["edited"]:
+        _check_files(root, wanted.cell, settings)
     engine = connect(find_client(os.environ), os.environ)
     image.check_room(engine, wanted.cell["device"])
     if not how["locked"]:
@@ -158,6 +162,42 @@ def _check_locked(root: Path, wanted: _Wanted, settings: Settings) -> None:
         words = " ".join(f"--{option.replace('_', '-')} ..." for option in sorted(selected))
         raise _not_rendered(root, name, [], f"provision render {words}".rstrip())
     check_locked(root, name, lock_names(wanted.cell))
+
+
+def _check_files(root: Path, cell: Mapping[str, Any], settings: Settings) -> None:
+    """Raises FindingError where files of the cell were edited, or its lock no longer answers it."""
+    from provisioner.cli.lock import standing_of
+    from provisioner.lock.check import SAID
+    from provisioner.render.job import CELL_GROUP, LOCK_GROUP
+    from provisioner.render.plan import touched
+
+    name = cell["name"]
+    groups = {CELL_GROUP + name, LOCK_GROUP + name}
+    # A missing lock is made, or has a message of its own.
+    bad = [
+        item
+        for item in touched(root, groups)
+        if item.kind == "edited" or item.path.startswith("docker/")
+    ]
+    if bad:
+        raise FindingError(
+            "build.edited",
+            f"{len(bad)} file{' of the cell is' if len(bad) == 1 else 's of the cell are'} not as "
+            f"provision wrote {'it' if len(bad) == 1 else 'them'}: "
+            + ", ".join(f"{item.path} ({item.kind})" for item in bad[:_SHOWN])
+            + (f" and {len(bad) - _SHOWN} more." if len(bad) > _SHOWN else "."),
+            facts={"files": {item.path: item.kind for item in bad}},
+            next_step="provision render --diff shows the difference; --again --force takes it "
+            f"back, provision lock {name} makes a lock again, and --edited builds it as it is.",
+        )
+    found = standing_of(root, cell, settings)
+    if found.state not in {"current", "missing"}:
+        raise FindingError(
+            "build.lock-not-current",
+            f"The lock of {name} {SAID[found.state]}.",
+            facts={"state": found.state},
+            next_step=f"provision lock {name}, or --edited to build with it as it is.",
+        )
 
 
 def _prepare(root: Path, wanted: _Wanted, settings: Settings, out: Output) -> None:

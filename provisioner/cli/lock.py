@@ -183,7 +183,7 @@ def _check(cells: list[Cell], how: _How, settings: Settings, out: Output) -> int
             f"There is no lock below {how.root.resolve()}.",
             next_step="Name the folder of docker/ and lockfiles/ with --out, or lock a cell first.",
         )
-    found = [_standing(how.root, cell, settings) for cell in cells]
+    found = [standing_of(how.root, cell, settings) for cell in cells]
     bad = [each for each in found if each.state != "current"]
     if out.json:
         locks = [{"cell": each.cell, "state": each.state} for each in found]
@@ -195,7 +195,7 @@ def _check(cells: list[Cell], how: _How, settings: Settings, out: Output) -> int
     return int(Exit.FINDING if bad else Exit.DONE)
 
 
-def _standing(root: Path, cell: Cell, settings: Settings) -> Standing:
+def standing_of(root: Path, cell: Cell, settings: Settings) -> Standing:
     """How both halves of a lock stand to the cell."""
     import dataclasses
 

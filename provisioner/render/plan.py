@@ -133,6 +133,28 @@ def check(root: Path, fileset: FileSet, groups: Collection[str]) -> list[Differe
     return found
 
 
+def touched(root: Path, groups: Collection[str]) -> list[Difference]:
+    """Returns the listed files of `groups` below `root` that are no longer as they were written.
+
+    Only `edited` and `missing`: whether a render of today would give other bytes is for `check`.
+    """
+    found: list[Difference] = []
+    try:
+        with Tree(root) as tree:
+            manifest, _ = load_manifest(tree)
+            for path, entry in sorted(manifest.files.items()):
+                if entry.group not in groups:
+                    continue
+                state = _state(tree, path)
+                if state.kind == "absent":
+                    found.append(Difference(path=path, kind="missing"))
+                elif state.sha256 != entry.sha256:
+                    found.append(Difference(path=path, kind="edited"))
+    except OSError as error:
+        raise explain(error, root, "reading the files") from None
+    return found
+
+
 def conflict_error(planned: Plan) -> FindingError:
     """Returns the error that lists the plan's conflicts, at most ten of them by name."""
     conflicts = planned.conflicts

@@ -225,7 +225,9 @@ def test_a_build_that_could_not_compile_fails_with_one_clear_message(
     workshop = image.workshop
     lines, message = SPOILT[how]
     tag = f"{workshop.tag}-{how}"
-    done = workshop.build(altered(workshop, tmp_path, *lines), tag)
+    root = altered(workshop, tmp_path, *lines)
+    assert json.loads(workshop.build(root, tag).stdout)["error"]["code"] == "build.edited"
+    done = workshop.build(root, tag, words=(workshop.case.name, "--edited"))
     assert done.returncode == 1, done.stdout + done.stderr
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "build.verify-failed"

@@ -1,19 +1,24 @@
 """`provision build` up to the point where an engine is needed, and what it hands the builder."""
 
+import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from probe_facts import Seen, compiler, cpu_cell
+from support.engine import PROJECT
 
 from provisioner.build.engine import Client, Engine
-from provisioner.build.image import BuildOptions, build_command
+from provisioner.build.image import BuildOptions, build_command, judge
 from provisioner.cli.build import build_arguments
 from provisioner.cli.main import run
-from provisioner.errors import UsageError
+from provisioner.errors import FindingError, UsageError
 from provisioner.render.bake import image_tag
 from provisioner.render.dockerfile import lock_names
+from provisioner.verify import probe
 
 NAME = "torch2.7.1-cpu-py310-ubuntu22.04"
 CELL = {
@@ -142,3 +147,88 @@ def test_an_image_is_named_after_its_cell() -> None:
     assert image_tag("torch2.0.1-cu118") == "provision/torch2.0.1-cu118:latest"
     with pytest.raises(UsageError):
         image_tag("a b")
+
+
+SHIPPED = "torch2.0.1-cu117-py39-debian11-basepy"
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shipped cells; no docker client anywhere."""
+    for name in list(os.environ):
+        if name.startswith("PROVISION_") or name == "DOCKER_HOST":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    root = tmp_path / "shipped"
+    for name in ("docker", "lockfiles"):
+        shutil.copytree(PROJECT / name, root / name)
+    for name in (".provision-manifest.json", "docker-bake.json"):
+        shutil.copy(PROJECT / name, root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "code"),
+    [
+        (f"docker/{SHIPPED}/Dockerfile", "FROM mine\n", "build.edited"),
+        (f"docker/{SHIPPED}/probe.py", None, "build.edited"),
+        (f"lockfiles/{SHIPPED}/requirements.txt", "torch==2.0.1\n", "build.edited"),
+        (f"docker/{SHIPPED}/spec.json", None, "build.not-rendered"),
+    ],
+)
+def test_a_cell_whose_files_were_edited_is_not_built_unless_asked(
+    shipped: Path, capsys: pytest.CaptureFixture[str], path: str, text: str | None, code: str
+) -> None:
+    assert error_of(capsys, SHIPPED, f"--out={shipped}")[1]["code"] == "build.no-client"
+    if text is None:
+        (shipped / path).unlink()
+    else:
+        (shipped / path).write_text(text, encoding="ascii")
+    status, error = error_of(capsys, SHIPPED, f"--out={shipped}")
+    assert (status, error["code"]) == (1, code)
+    if code == "build.edited":
+        assert path in error["facts"]["files"]
+        words = (SHIPPED, f"--out={shipped}", "--edited")
+        assert error_of(capsys, *words)[1]["code"] == "build.no-client"
+
+
+def test_a_lock_that_was_made_for_other_inputs_is_not_built(
+    shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shipped / "lockfiles" / SHIPPED / "lock.json"
+    lock = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**lock, "inputs": "0" * 64}), encoding="ascii")
+    # As a lock of another commit would be: the manifest agrees with it.
+    listed = shipped / ".provision-manifest.json"
+    manifest = json.loads(listed.read_bytes())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest["files"][f"lockfiles/{SHIPPED}/lock.json"]["sha256"] = digest
+    listed.write_text(json.dumps(manifest), encoding="ascii")
+    status, error = error_of(capsys, SHIPPED, f"--out={shipped}")
+    assert (status, error["code"]) == (1, "build.lock-not-current")
+    assert error["facts"] == {"state": "changed-inputs"}
+
+
+def report_of(seen: Seen, name: str) -> bytes:
+    results = [
+        pair
+        for stage in ("facts", "tools", "look", "run")
+        for pair in probe.judge_stage(seen, stage)
+    ]
+    document = probe.build_report(seen, results)
+    document["details"]["expect"]["name"] = name
+    return json.dumps(document).encode()
+
+
+def test_a_finished_build_is_believed_by_its_own_passed_report_alone() -> None:
+    good = report_of(cpu_cell(), NAME)
+    judge(good, {"name": NAME}, "tag")
+    cases = {
+        "build.other-report": report_of(cpu_cell(), "another"),
+        "build.not-verified": report_of(cpu_cell(cxx=compiler(problem="missing")), NAME),
+        "report.invalid": good[:-9],
+    }
+    for code, raw in cases.items():
+        with pytest.raises(FindingError) as caught:
+            judge(raw, {"name": NAME}, "tag")
+        assert caught.value.code == code
