@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from provisioner.cli.options import CELL, cell_options, common_options
+from provisioner.cli.options import CELL, Seconds, cell_options, common_options
 from provisioner.errors import Exit, FindingError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class _How(NamedTuple):
 )
 @click.option("--recorded", is_flag=True, help="Recorded hashes; do not ask the torch index.")
 @click.option("--lock-python", metavar="PATH", help="The interpreter that pip-tools runs on.")
-@click.option("--timeout", type=click.FloatRange(0.1, 3600), default=30.0, metavar="SECONDS")
+@click.option("--timeout", type=Seconds(0.1, 3600), default=30.0, metavar="SECONDS")
 @click.option("--check", is_flag=True, help="Write nothing, ask nobody: is the lock right?")
 @click.option("--refresh", is_flag=True, help="Lock again though nothing changed.")
 @click.option("--force", is_flag=True, help="Replace files that were edited or are not ours.")

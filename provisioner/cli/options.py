@@ -17,6 +17,18 @@ from provisioner.cli.output import Output
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds in a range; `nan` is in none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return number
+
+
 class Option(NamedTuple):
     """One option. `kind`: a word, a list (repeatable, commas too), a switch, pairs ORIGIN=URL."""
 

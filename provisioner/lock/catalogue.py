@@ -35,11 +35,13 @@ class Catalogue:
     """Cached, thread-safe view of the sources of a lock.
 
     `failure` is the first error that an answer ended in; `on_failure` is called once with it.
+    `heard`: some engine has asked at all.
     """
 
     def __init__(self, inputs: LockInput, sources: Sources) -> None:
         self.inputs, self.sources = inputs, sources
-        self.failure: ProvisionError | None = None
+        self.failure: Exception | None = None
+        self.heard = False
         self.on_failure: Callable[[], None] = lambda: None
         self._projects: dict[str, Future[Project]] = {}
         self._metadata: dict[tuple[str, str], Future[Metadata]] = {}
@@ -77,7 +79,7 @@ class Catalogue:
             done = {key: future for key, future in self._metadata.items() if future.done()}
         return {key: future.result() for key, future in done.items() if future.exception() is None}
 
-    def fail(self, error: ProvisionError) -> None:
+    def fail(self, error: Exception) -> None:
         """Keeps the first error that a resolver was denied an answer for, and tells the engine."""
         with self._guard:
             first = self.failure is None

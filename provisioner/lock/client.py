@@ -149,11 +149,14 @@ class Client:
         proxy = proxies.get(parts.scheme) or proxies.get("all")
         if proxy is not None and "://" not in proxy:
             proxy = f"http://{proxy}"
-        secure = "https" in (parts.scheme, urlsplit(proxy or "").scheme)
-        with self._guard:
-            if (proxy, secure) not in self._pools:
-                self._pools[proxy, secure] = self._new_pool(proxy, secure)
-            return self._pools[proxy, secure]
+        try:
+            secure = "https" in (parts.scheme, urlsplit(proxy or "").scheme)
+            with self._guard:
+                if (proxy, secure) not in self._pools:
+                    self._pools[proxy, secure] = self._new_pool(proxy, secure)
+                return self._pools[proxy, secure]
+        except ValueError as error:  # urllib3's own errors about addresses are of this kind, too
+            raise failures.bad_proxy(url, str(error)) from None
 
     def _new_pool(self, proxy: str | None, secure: bool) -> urllib3.PoolManager:
         timeout = urllib3.Timeout(connect=self.timeout_s, read=self.timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from provisioner.errors import OutsideError, RefusedError
 from provisioner.lock.catalogue import Catalogue
-from provisioner.lock.engines import EngineError, Question
+from provisioner.lock.engines import EngineDiedError, EngineError, Question
 from provisioner.lock.explain import explain
 from provisioner.lock.graph import prove_whole, walk
 from provisioner.lock.guards import check_pins
 from provisioner.lock.model import Choices, Lock, LockedFile, LockedPackage
 from provisioner.lock.recorded import ENOUGH, RecordedFile, Records
 from provisioner.lock.sources import WHAT, Addresses, Sources
-from provisioner.lock.view import serve
+from provisioner.lock.view import no_loopback, serve
 from provisioner.lock.writer import complete
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from provisioner.lock.model import Kind, LockInput
     from provisioner.lock.pages import IndexFile
     from provisioner.lock.select import Project
+
+
+_UNHEARD = re.compile(
+    r"Connection refused|error sending request|Network is unreachable|Failed to establish a new "
+    r"connection|client error \(Connect\)|Connection reset|operation timed out"
+)
+"""What uv and pip say when the loopback itself does not answer them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +137,26 @@ def _ask(catalogue: Catalogue, engine: Engine) -> dict[str, str]:
         except EngineError as error:
             if catalogue.failure is not None:
                 raise catalogue.failure from error
+            if isinstance(error, EngineDiedError):
+                raise _died(engine.name, str(error)) from error
+            # pip does not say why it found nothing; that nobody asked us says it.
+            if not catalogue.heard or _UNHEARD.search(str(error)):
+                raise no_loopback(f"does not reach {engine.name}: {_last(error)}") from error
             raise explain(catalogue, str(error)) from error
+
+
+def _died(engine: str, what: str) -> OutsideError:
+    return OutsideError(
+        "lock.engine-died",
+        f"{engine} {what}, before it had an answer.",
+        facts={"engine": engine},
+        next_step="Look for a lack of memory (`dmesg`), then lock again, or take the other engine "
+        "(`--engine`).",
+    )
+
+
+def _last(error: EngineError) -> str:
+    return str(error).strip().splitlines()[-1].strip()[:200]
 
 
 def _check_offered(catalogue: Catalogue, pins: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -40,6 +41,10 @@ class Question:
 
 class EngineError(Exception):
     """The engine found no answer; the text is its own explanation."""
+
+
+class EngineDiedError(EngineError):
+    """The engine was killed, or gave no answer in time: it says nothing about the question."""
 
 
 class Engine(Protocol):
@@ -156,13 +161,22 @@ def run(
     try:
         out, told = process.communicate(timeout=TIME_LIMIT_S)
     except subprocess.TimeoutExpired:
-        told, out = f"gave no answer within {TIME_LIMIT_S} s", ""
+        raise EngineDiedError(f"gave no answer within {TIME_LIMIT_S} s") from None
     finally:
         with contextlib.suppress(OSError):
             process.kill()
+    if process.returncode < 0:
+        raise EngineDiedError(f"was killed by {_signal(-process.returncode)}")
     if process.returncode != 0:
         raise EngineError(told.strip() or f"ended with status {process.returncode}")
     return out
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def clean_environment(folder: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -51,6 +52,17 @@ def of_exception(error: http.HTTPError, url: str, what: str, timeout_s: float) -
         return _error("index.timeout", text, url, f"{_REACH} `--timeout` sets the limit.")
     text = f"The connection to the {what} at {host} broke: {type(error).__name__}."
     return _error("index.connection", text, url)
+
+
+def bad_proxy(url: str, why: str) -> OutsideError:
+    """Returns the error for a proxy setting that is no address; `why` may hold no password."""
+    return _error(
+        "index.proxy",
+        "The proxy that the environment names is no address: "
+        f"{re.sub(r'[^ ]*@', '***@', why).rstrip('.')}.",
+        url,
+        "Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY.",
+    )
 
 
 def of_status(status: int, url: str, what: str) -> OutsideError:

@@ -12,13 +12,14 @@ import html
 import io
 import json
 import secrets
+import sys
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from provisioner.errors import ProvisionError
+from provisioner.errors import OutsideError, ProvisionError
 from provisioner.lock.inputs import normal_name
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ def serve(catalogue: Catalogue) -> Iterator[str]:
     the credentials of this one open.
     """
     word = secrets.token_urlsafe(18)
-    server = _Server(catalogue, f"/{word}")
+    try:
+        server = _Server(catalogue, f"/{word}")
+    except OSError as error:
+        raise no_loopback(f"cannot be listened on: {error.strerror}") from None
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -49,6 +53,16 @@ def serve(catalogue: Catalogue) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def no_loopback(what: str) -> OutsideError:
+    """Returns the error for a machine on which engines cannot read our index."""
+    return OutsideError(
+        "lock.loopback",
+        f"The loopback interface, over which the resolver reads, {what}.",
+        facts={"address": "127.0.0.1"},
+        next_step="Bring it up (`ip link set lo up`), and let programs connect to 127.0.0.1.",
+    )
 
 
 class _Server(ThreadingHTTPServer):
@@ -59,6 +73,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, catalogue: Catalogue, prefix: str) -> None:
         self.catalogue, self.prefix = catalogue, prefix
         super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - as inherited
+        """An engine that hangs up is no news; anything else must not end as "no solution"."""
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception) and not isinstance(error, (ConnectionError, TimeoutError)):
+            self.catalogue.fail(error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,6 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing: requests of an engine are no news."""
 
     def _answer(self) -> tuple[int, str, bytes]:
+        self.server.catalogue.heard = True
         path = self.path.partition("?")[0]
         parts = [unquote(part) for part in path.removeprefix(self.server.prefix).split("/")]
         if not path.startswith(f"{self.server.prefix}/") or len(parts) != 4:

@@ -193,8 +193,11 @@ def test_a_proxy_that_is_away(index: Index, monkeypatch: pytest.MonkeyPatch) -> 
     error = failure(index)
     assert error.code == "index.proxy"
     assert SECRET not in told(error)
-    monkeypatch.setenv("http_proxy", "socks9://127.0.0.1:9")
-    assert failure(index).code == "index.proxy"
+    for text in ("socks9://127.0.0.1:9", "http://[::1", f"http://me:{SECRET}@127.0.0.1:99999"):
+        monkeypatch.setenv("http_proxy", text)
+        error = failure(index)
+        assert error.code == "index.proxy", text
+        assert SECRET not in told(error)
 
 
 def test_a_server_error_is_asked_again(index: Index) -> None:

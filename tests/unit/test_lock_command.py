@@ -145,6 +145,12 @@ def test_a_day_that_is_none_is_a_usage_error(provision: Provision, word: str) ->
     assert (status, "lock.bad-date" in err) == (2, True)
 
 
+@pytest.mark.parametrize("word", ["nan", "inf", "-1", "0", "soon"])
+def test_a_time_limit_that_is_none_is_a_usage_error(provision: Provision, word: str) -> None:
+    status, _, err = provision("lock", CELL, f"--timeout={word}")
+    assert (status, "[usage]" in err) == (2, True)
+
+
 # --- check ---
 
 

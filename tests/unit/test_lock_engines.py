@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.locking import CPU_CELL, HERE, Indexes, locked, machine, pins, pip_tools, uv
+from support.needs import skip_or_fail
 from support.simpleindex import Index
 
 from provisioner.errors import OutsideError, UsageError
-from provisioner.lock import find, toolset
+from provisioner.lock import find, toolset, view
 from provisioner.lock.client import Client
 from provisioner.lock.engines import Engine, PipTools, Question, Uv, read_pins
 from provisioner.lock.model import Target
@@ -200,6 +201,69 @@ def test_an_engine_that_cannot_start(indexes: Indexes, tmp_path: Path) -> None:
     with pytest.raises(OutsideError) as caught:
         locked(CPU_CELL, indexes, Uv(str(tmp_path / "no-uv")))
     assert caught.value.code == "lock.engine-start"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("kill -KILL $$", "was killed by SIGKILL"), ("kill -SEGV $$", "was killed by SIGSEGV")],
+)
+def test_an_engine_that_died_has_answered_nothing(
+    indexes: Indexes, tmp_path: Path, text: str, says: str
+) -> None:
+    with pytest.raises(OutsideError) as caught:
+        locked(CPU_CELL, indexes, Uv(str(script(tmp_path / "uv", text))))
+    assert caught.value.code == "lock.engine-died"
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize("make", ENGINES)
+def test_a_loopback_that_is_down_is_no_lack_of_versions(
+    indexes: Indexes, tmp_path: Path, make: type[Engine]
+) -> None:
+    """The engine runs in a network namespace of its own, where nothing is up."""
+    if subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode:
+        skip_or_fail("engine", "network namespaces cannot be made here")
+    engine = make()
+    if isinstance(engine, Uv):
+        engine = Uv(str(script(tmp_path / "uv", f'exec unshare -rn {engine.program} "$@"')))
+    elif isinstance(engine, PipTools):
+        wrapper = script(tmp_path / "python", f'exec unshare -rn {engine.python} "$@"')
+        engine = PipTools(str(wrapper), engine.library)
+    with pytest.raises(OutsideError) as caught:
+        locked(CPU_CELL, indexes, engine)
+    assert caught.value.code == "lock.loopback"
+
+
+def test_a_defect_of_the_view_is_not_told_as_a_lack_of_versions(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(project: object) -> bytes:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(view, "_json_page", broken)
+    with pytest.raises(RuntimeError, match="a defect"):
+        locked(CPU_CELL, indexes, uv())
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_engine_that_hangs_up_is_no_news(
+    indexes: Indexes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A client that resets its connection in the middle of a request, then the real engine."""
+    reset = (
+        "import os, socket, struct, sys, urllib.parse as p\n"
+        "u = p.urlsplit(os.environ['UV_DEFAULT_INDEX'])\n"
+        "for _ in range(20):\n"
+        "    s = socket.create_connection((u.hostname, u.port))\n"
+        "    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n"
+        "    s.sendall(b'GET ' + u.path.encode() + b'filelock/ HTTP/1.1\\r\\nHost: x')\n"
+        "    s.close()\n"
+    )
+    (tmp_path / "reset.py").write_text(reset, encoding="ascii")
+    program = Uv(uv().program).program  # type: ignore[attr-defined]
+    text = f'{sys.executable} {tmp_path}/reset.py && exec {program} "$@"'
+    locked(CPU_CELL, indexes, Uv(str(script(tmp_path / "uv", text))))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 # --- finding ---
