@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -90,7 +91,7 @@ def _probe(path: Path) -> Client | str:
     try:
         said = subprocess.run(
             [str(path), "build", "--help"],
-            env={**os.environ, "DOCKER_BUILDKIT": "1"},
+            env=_without_engine(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -105,6 +106,12 @@ def _probe(path: Path) -> Client | str:
     if "--secret" not in text:
         return "its build command knows no secrets: older than 18.09, or without BuildKit"
     return Client(path=path, loads="--load" in text)
+
+
+def _without_engine(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a client is asked about itself must not hang on an address of an engine."""
+    kept = {k: v for k, v in environment.items() if k not in ("DOCKER_HOST", "DOCKER_CONTEXT")}
+    return {**kept, "DOCKER_BUILDKIT": "1"}
 
 
 def connect(client: Client, environment: Mapping[str, str]) -> Engine:
@@ -128,7 +135,7 @@ def connect(client: Client, environment: Mapping[str, str]) -> Engine:
         api.ping()
         version = str(api.version().get("Version", "?"))
         info = api.info()
-    except (DockerException, OSError) as error:
+    except (DockerException, OSError, ValueError) as error:  # ValueError: no address at all
         if api is not None:
             api.close()
         raise _unreachable(error, host) from None
@@ -151,19 +158,33 @@ def _knock(host: str) -> None:
 
 def _context_host(client: Client) -> str:
     """The engine of the client's current context; Docker's own default where it has none."""
-    said = subprocess.run(
-        [str(client.path), "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_PROBE_SECONDS,
-        check=False,
-    )
+    try:
+        said = subprocess.run(
+            [str(client.path), "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OutsideError(
+            "build.client-hangs",
+            f"The docker client {client.path} does not say which engine it uses: {error}.",
+            facts={"client": str(client.path), "waited_s": _PROBE_SECONDS},
+            next_step="Name the engine with DOCKER_HOST, or another client with PROVISION_DOCKER.",
+        ) from None
     host = said.stdout.strip()
     return host if said.returncode == 0 and "://" in host else "unix:///var/run/docker.sock"
 
 
-def _unreachable(error: BaseException, host: str) -> OutsideError:
+def shown(text: str) -> str:
+    """An address, or a text with one in it, without user and password."""
+    return re.sub(r"//[^/@\s]*@", "//***@", text)
+
+
+def _unreachable(error: BaseException, address: str) -> OutsideError:
+    host = shown(address)
     numbers = {cause.errno for cause in _causes(error) if isinstance(cause, OSError)}
     if numbers & {errno.EACCES, errno.EPERM}:
         return OutsideError(
@@ -182,7 +203,7 @@ def _unreachable(error: BaseException, host: str) -> OutsideError:
         )
     return OutsideError(
         "build.engine-unreachable",
-        f"The Docker engine at {host} could not be asked: {str(error)[:300]}",
+        f"The Docker engine at {host} could not be asked: {shown(str(error))[:300]}",
         facts={"host": host},
         next_step="Check DOCKER_HOST and that the engine runs (docker version).",
     )

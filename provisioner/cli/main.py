@@ -68,11 +68,14 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = _run(list(arguments), as_json)
         sys.stdout.flush()
-    except BrokenPipeError:
-        return _broken_pipe()
-    except OSError as error:  # the output itself could not be written: a full disk
-        return _output_lost(error)
+    except OSError as error:
+        return output_failed(error)
     return status
+
+
+def output_failed(error: OSError) -> int:
+    """The output itself could not be written: its reader went away, or its disk is full."""
+    return _broken_pipe() if isinstance(error, BrokenPipeError) else _output_lost(error)
 
 
 def _run(arguments: list[str], as_json: bool) -> int:
@@ -95,6 +98,9 @@ def _run(arguments: list[str], as_json: bool) -> int:
         print_error(error, as_json=as_json)
         return int(error.exit_status)
     except OSError as error:
+        if error.errno == errno.ENOENT and _folder_is_gone():
+            print_error(_NO_FOLDER, as_json=as_json)
+            return int(Exit.OUTSIDE)
         if error.errno not in _SYSTEM:
             return _bug(error, arguments, as_json=as_json)
         print_error(_system_error(error), as_json=as_json)
@@ -102,6 +108,21 @@ def _run(arguments: list[str], as_json: bool) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
         return _bug(error, arguments, as_json=as_json)
     return result if isinstance(result, int) else int(Exit.DONE)
+
+
+_NO_FOLDER = OutsideError(
+    "system.no-folder",
+    "The current folder was deleted.",
+    next_step="Change to a folder that is there (`cd .` is enough where it was made again).",
+)
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd() does no more
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _system_error(error: OSError) -> OutsideError:

@@ -74,8 +74,8 @@ def _sha256(path: Path) -> str | None:
 
 def _read(path: Path) -> bytes | None:
     try:
-        if path.stat().st_size > _LIMIT:
-            return b""
+        if not path.is_file() or path.stat().st_size > _LIMIT:
+            return b"" if path.exists() else None
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None

@@ -70,7 +70,8 @@ def day(text: str) -> str | None:
     if text == "none":
         return None
     try:
-        return dt.date.fromisoformat(text).isoformat()
+        # One spelling: Python 3.11 would take 20230707 too, 3.10 would not.
+        return dt.datetime.strptime(text, "%Y-%m-%d").date().isoformat()  # noqa: DTZ007
     except ValueError:
         raise UsageError(
             "lock.bad-date",

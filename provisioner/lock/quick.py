@@ -103,6 +103,8 @@ def _locked(root: str) -> list[str]:
 
 def _json(path: str) -> Any:
     try:
+        if not os.path.isfile(path):  # noqa: PTH113 - a pipe would be waited for
+            return {}
         with open(path, "rb") as file:  # noqa: PTH123
             return json.loads(file.read())
     except (OSError, ValueError, RecursionError):
@@ -112,8 +114,11 @@ def _json(path: str) -> Any:
 def _sha256(folder: str, name: str) -> str | None:
     if set(name) - _NAME:
         return None
+    path = os.path.join(folder, name)  # noqa: PTH118
     try:
-        with open(os.path.join(folder, name), "rb") as file:  # noqa: PTH118, PTH123
+        if not os.path.isfile(path):  # noqa: PTH113
+            return None
+        with open(path, "rb") as file:  # noqa: PTH123
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return None

@@ -160,6 +160,49 @@ def test_no_engine_is_one_clear_refusal(tmp_path: Path, there: bool) -> None:
     assert str(path) in refused.value.message
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "tcp://1.2.3.4:99999",
+        "tcp://[::1",
+        "tcp://",
+        "nonsense",
+        f"unix:///{'x' * 200}",
+        "http://a:b",
+    ],
+)
+def test_an_address_that_is_none_is_one_clear_refusal(host: str) -> None:
+    with pytest.raises(OutsideError) as refused:
+        connect(Client(path=Path("docker"), loads=False), {"DOCKER_HOST": host})
+    assert refused.value.code in {"build.engine-unreachable", "build.no-engine"}
+
+
+def test_a_password_of_the_engines_address_is_not_shown() -> None:
+    with pytest.raises(OutsideError) as refused:
+        connect(
+            Client(path=Path("docker"), loads=False),
+            {"DOCKER_HOST": "tcp://me:s3cret@127.0.0.1:1"},
+        )
+    assert "s3cret" not in str(refused.value.to_dict())
+
+
+def test_a_client_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioner.build.engine._PROBE_SECONDS", 0.2)
+    client = Client(path=program(tmp_path, "#!/bin/sh\nexec sleep 60\n"), loads=False)
+    with pytest.raises(OutsideError) as refused:
+        connect(client, {})
+    assert refused.value.code == "build.client-hangs"
+
+
+def test_clients_are_asked_about_themselves_whatever_engine_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://[::1")
+    text = "#!/bin/sh\n[ -z \"$DOCKER_HOST\" ] && echo ' --secret'\n"
+    path = program(tmp_path, text)
+    assert find_client({"PROVISION_DOCKER": str(path)}).path == path
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as another user")
 def test_no_permission_is_told_apart_from_no_engine() -> None:
     import docker  # noqa: F401 - the other user may not be able to read it

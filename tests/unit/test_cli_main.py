@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from support.engine import PROJECT
 from support.matrices import SMALL, replaced
 
 from provisioner import __version__, errors
@@ -270,6 +271,45 @@ def test_a_full_disk_behind_the_output_is_one_message() -> None:
     assert done.returncode == 4
     assert "No space left" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["resolve", "--cuda", "11.8"], ["lock", "--check"]]
+)
+def test_a_full_disk_or_a_closed_output_is_no_traceback(words: list[str]) -> None:
+    for redirection, status in ((">/dev/full", 4), (">&-", 0), (">&- 2>&- <&-", 0)):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *PROVISION, *words],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, (redirection, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert ("[output.lost]" in done.stderr or "[system.enospc]" in done.stderr) == (status == 4)
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    command = [*PROVISION, "render", "--cuda", "11.8", f"--out={tmp_path}"]
+    script = ["/bin/sh", "-c", '"$@" >&- 2>&- <&-', "sh", *command]
+    assert subprocess.run(script, check=False).returncode == 0
+    check = [*PROVISION, "render", "--check", f"--out={tmp_path}"]
+    assert subprocess.run(check, check=False, capture_output=True).returncode == 0
+
+
+def test_a_folder_that_was_deleted_under_us_is_one_message(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = ["/bin/sh", "-c", 'rmdir ../gone; "$@"', "sh"]
+    for words, status in ((["resolve"], 0), (["render", "--cuda", "11.8"], 4), (["lock", "x"], 4)):
+        gone.mkdir(exist_ok=True)
+        done = subprocess.run(
+            [*script, *PROVISION, *words], cwd=gone, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, (words, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert "[provision.bug]" not in done.stderr
 
 
 def test_any_locale_can_print_everything(tmp_path: Path) -> None:

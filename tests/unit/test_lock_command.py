@@ -139,7 +139,7 @@ def test_a_day_of_ones_own_stays_too(provision: Provision, tmp_path: Path) -> No
     assert provision("lock", CELL, "--check")[0] == 0
 
 
-@pytest.mark.parametrize("word", ["2023-13-01", "yesterday", "2023-07-07; rm"])
+@pytest.mark.parametrize("word", ["2023-13-01", "20230707", "yesterday", "2023-07-07; rm"])
 def test_a_day_that_is_none_is_a_usage_error(provision: Provision, word: str) -> None:
     status, _, err = provision("lock", CELL, "--as-of", word)
     assert (status, "lock.bad-date" in err) == (2, True)
