@@ -13,7 +13,23 @@ from provisioner.matrix.model import Requirement, Text  # noqa: TC001 - part of 
 from provisioner.matrix.problems import DocumentError, DocumentPath, Problem
 
 _NEXT = " and run the command again."
-_RESERVED = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch", "pytorch-cuda"})
+# What the key `torch` chooses, by all names that pip and conda have for it.
+_RESERVED = frozenset(
+    {
+        "libtorch",
+        "pytorch",
+        "pytorch-cpu",
+        "pytorch-cuda",
+        "pytorch-gpu",
+        "pytorch-mutex",
+        "pytorch-triton",
+        "torch",
+        "torchaudio",
+        "torchtriton",
+        "torchvision",
+        "triton",
+    }
+)
 
 ProjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
 CondaSpec = Annotated[
@@ -24,7 +40,12 @@ CondaSpec = Annotated[
     ),
 ]
 AptSpec = Annotated[
-    str, Meta(pattern=r"^[a-z0-9][a-z0-9+.-]+(=[0-9A-Za-z][0-9A-Za-z.+~:-]*)?$", max_length=120)
+    str,
+    Meta(
+        # apt takes a last - for "remove", and a name that it does not know for a pattern.
+        pattern=r"^(?![^=]*\.\+)[a-z0-9][a-z0-9+.-]*[a-z0-9+](=[0-9A-Za-z][0-9A-Za-z.+~:-]*)?$",
+        max_length=120,
+    ),
 ]
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9<>=!~][A-Za-z0-9.+<>=!~,*_ -]*$", max_length=80)]
 
@@ -101,6 +122,8 @@ def read_project(path: Path) -> ReadProject:
 def _inconsistent(project: Project) -> list[Problem]:
     problems: list[Problem] = []
     packages = project.packages
+    for index, spec in enumerate(packages.pip):
+        problems += _unreadable(spec, ("packages", "pip", index))
     for kind, specs in (("pip", packages.pip), ("conda", packages.conda)):
         for index, spec in enumerate(specs):
             problems += _reserved(spec, ("packages", kind, index))
@@ -108,6 +131,18 @@ def _inconsistent(project: Project) -> list[Problem]:
         message = "expected the key 'name' too: a project with own packages has a folder of its own"
         problems.append(Problem(kind="missing-key", message=message, path=("packages",)))
     return problems
+
+
+def _unreadable(spec: str, path: DocumentPath) -> list[Problem]:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        Requirement(spec)
+    except InvalidRequirement as error:
+        why = str(error).partition("\n")[0].rstrip(".:")
+        message = f"expected a requirement that pip can read, found {spec!r}: {why}"
+        return [Problem(kind="value", message=message, path=path)]
+    return []
 
 
 def _reserved(spec: str, path: DocumentPath) -> list[Problem]:

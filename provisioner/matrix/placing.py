@@ -98,6 +98,17 @@ def os_problems(
                 verified=system.toolchain_verified,
             )
         )
+    if want.request.packages.apt and system.package_manager != "apt":
+        found.append(
+            Problem(
+                "packages.apt",
+                "packages",
+                f"{system.id} has no apt: its packages come by {system.package_manager}",
+                ", ".join(want.request.packages.apt),
+                "an OS with apt, or no packages.apt",
+                system.source,
+            )
+        )
     if want.flavour == "devel":
         found += _devel_problems(index, c, system)
     return found

@@ -113,6 +113,7 @@ def template_values(context: CellContext) -> dict[str, Any]:
         "conda": conda,
         "apt": context.system.package_manager == "apt",
         "packages": _packages(context),
+        "own_packages": _own_packages(context),
         "python": checked("name", cell.python, "the Python series"),
         "from_torch_index": context.from_torch_index,
         "nvidia_base": cell.base_image.startswith("nvidia/cuda:"),
@@ -161,6 +162,16 @@ def _packages(context: CellContext) -> tuple[Safe, ...]:
         wanted += [*names.python, *names.python_headers]
     wanted += context.cell.packages.apt
     return all_checked("package", sorted(set(wanted)), "an operating-system package")
+
+
+def _own_packages(context: CellContext) -> Safe:
+    """Names of the project's own packages, without versions.
+
+    apt-get takes a name that it does not know for a pattern, or for an order to remove: the build
+    looks each of them up first.
+    """
+    names = sorted({package.partition("=")[0] for package in context.cell.packages.apt})
+    return _words(all_checked("package", names, "an operating-system package"))
 
 
 def _addresses(context: CellContext) -> dict[str, Safe]:
@@ -213,7 +224,6 @@ def _gpu(context: CellContext) -> dict[str, Any]:
     floor = floor or cell.driver.run_floor
     gate = [f"driver>={floor.partition('.')[0]}"] if floor else []
     if cell.forward_compat is not None:
-        checked("name", cell.forward_compat, "the compatibility package")
         gate += [
             f"driver>={branch},driver<{branch + 1}"
             for toolkit in context.matrix.toolkits
@@ -225,5 +235,6 @@ def _gpu(context: CellContext) -> dict[str, Any]:
         "driver_floor": checked("name", floor or "none", "the driver floor"),
         "driver_gate": Safe(" ".join(checked("gate", word, "the driver gate") for word in gate)),
         "compat": cell.forward_compat is not None,
+        "compat_package": checked("name", cell.forward_compat or "none", "the compatibility package"),
         "ptxas_path": path,
     }

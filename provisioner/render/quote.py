@@ -49,7 +49,7 @@ _KINDS: dict[str, tuple[str, str]] = {
         "a conda package by name and version",
     ),
     "package": (
-        r"[a-z0-9][a-z0-9+._-]*(=[0-9A-Za-z][0-9A-Za-z.+~:-]*)?",
+        r"(?![^=]*\.\+)[a-z0-9]([a-z0-9+._-]*[a-z0-9+])?(=[0-9A-Za-z][0-9A-Za-z.+~:-]*)?",
         "the name of an operating-system package",
     ),
     "gate": (r"driver>=[0-9]+(,driver<[0-9]+)?", "a condition on the driver branch"),

@@ -2,7 +2,8 @@
 
 A person without a Docker engine sees those tests skipped, with the reason and the remedy. Where
 everything can be had (.ci/run), the variable PROVISION_TEST_REQUIRE names the parts that must
-be there ("engine,network,torch"), and the same skip is a failure.
+be there ("engine,network,system,torch"), and the same skip is a failure. `system` stands for what
+root may do and what packages of the distribution and the locked tools bring: mounts, mkfs, linters.
 """
 
 import os
@@ -12,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 VARIABLE = "PROVISION_TEST_REQUIRE"
-PARTS = frozenset({"engine", "network", "torch"})
+PARTS = frozenset({"engine", "network", "system", "torch"})
 
 
 class UnavailableError(Exception):

@@ -255,6 +255,22 @@ BAD_PROJECTS = [
     ),
     ("name: a\npackages: {apt: ['git && id']}\n", "value", "&&", "$.packages.apt[0]", "&&"),
     ("name: a\npackages: {apt: [-o, git]}\n", "value", "-o", "$.packages.apt[0]", "-o"),
+    ("name: a\npackages: {apt: [git-]}\n", "value", "git-", "$.packages.apt[0]", "git-"),
+    ("name: a\npackages: {apt: ['a.+']}\n", "value", "a.+", "$.packages.apt[0]", "a.+"),
+    (
+        "name: a\npackages: {pip: ['x; not a marker']}\n",
+        "value",
+        "not a marker",
+        "$.packages.pip[0]",
+        "a requirement that pip can read",
+    ),
+    (
+        "name: a\npackages: {conda: [pytorch-gpu]}\n",
+        "inconsistent",
+        "pytorch-gpu",
+        "$.packages.conda[0]",
+        "the key 'torch'",
+    ),
     ("- torch\n", "wrong-type", "torch", "$", "a mapping"),
     ("a: &a 1\n", "alias", "&a", "$.a", "anchor"),
 ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from output_tools import AtCall, child, debris, failure, files_of, finish, names, snapshot
+from support.needs import skip_or_fail
 
 from provisioner.errors import OutsideError
 from provisioner.render.journal import apply, recover, write
@@ -35,7 +36,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and other users n
 def run(*command: str | Path) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"{command[0]} is not possible here: {done.stderr.strip()}")
+        skip_or_fail("system", f"{command[0]} is not possible here: {done.stderr.strip()}")
 
 
 @pytest.fixture(params=["tmpfs", "ext4"])
@@ -47,7 +48,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
         run("mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "none", point)
     else:
         if shutil.which("mkfs.ext4") is None:
-            pytest.skip("mkfs.ext4 (e2fsprogs) is not installed")
+            skip_or_fail("system", "mkfs.ext4 (e2fsprogs) is not installed")
         image = tmp_path / "image"
         image.write_bytes(b"")
         os.truncate(image, 1 << 20)

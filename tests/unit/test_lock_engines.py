@@ -222,7 +222,7 @@ def test_a_loopback_that_is_down_is_no_lack_of_versions(
 ) -> None:
     """The engine runs in a network namespace of its own, where nothing is up."""
     if subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode:
-        skip_or_fail("engine", "network namespaces cannot be made here")
+        skip_or_fail("system", "network namespaces cannot be made here")
     engine = make()
     if isinstance(engine, Uv):
         engine = Uv(str(script(tmp_path / "uv", f'exec unshare -rn {engine.program} "$@"')))

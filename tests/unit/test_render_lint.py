@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.needs import skip_or_fail
 from support.rendering import every_cell, rendered, resolved
 
 SCRIPTS = Path(sys.executable).parent
@@ -15,7 +16,9 @@ def linter(name: str) -> str:
     """A linter of the development dependencies."""
     found = shutil.which(name, path=f"{SCRIPTS}") or shutil.which(name)
     if found is None:
-        pytest.skip(f"{name} is not installed: it is one of the development dependencies")
+        skip_or_fail(
+            "system", f"{name} is not installed: it is one of the development dependencies"
+        )
     return found
 
 

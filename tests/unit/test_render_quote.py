@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from provisioner.errors import UsageError
 from provisioner.render.quote import Safe, checked, comment, label_json, yaml_scalar
 
-KINDS = ("name", "requirement", "conda", "package", "image", "url", "path")
+KINDS = ("name", "requirement", "conda", "package", "gate", "image", "url", "path")
 GOOD = [
     ("name", "torch2.0.1-cu118-py310-ubuntu22.04"),
     ("name", "vision--torch2.6.0-cu124-py311-debian12-basepy"),
@@ -57,6 +57,12 @@ def test_a_hostile_value_is_refused_with_its_field_and_without_itself(
     assert refused.value.code == "render.unsafe-value"
     assert refused.value.message.startswith("the field cannot be rendered")
     assert refused.value.message.isprintable()
+
+
+@pytest.mark.parametrize("value", ["git-", "a.+", "lib.+=1", "-git", "a_"])
+def test_what_apt_takes_for_more_than_a_name_is_refused(value: str) -> None:
+    with pytest.raises(UsageError):
+        checked("package", value, "field")
 
 
 def test_a_long_value_is_refused_in_a_short_message_and_at_once() -> None:

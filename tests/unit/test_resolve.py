@@ -384,6 +384,13 @@ def test_words_that_make_no_sense(axes: dict[str, Any]) -> None:
     assert caught.value.code.startswith("request.")
 
 
+def test_apt_packages_want_a_system_with_apt() -> None:
+    packages = UserPackages(apt=("git",))
+    refusal = refusal_of(os="el9", packages=packages, name="ours")
+    assert refusal.code == "packages.apt"
+    assert refusal.nearest[0].name.endswith("ubuntu22.04")
+
+
 def test_conda_packages_do_not_vanish_from_a_cell_without_conda() -> None:
     packages = UserPackages(conda=("ffmpeg=6",))
     with pytest.raises(UsageError) as caught:

@@ -54,7 +54,7 @@ def namespaces() -> None:
     """Needs mount namespaces."""
     reason = without_namespaces()
     if reason:
-        pytest.skip(f"no mount namespace can be made here: {reason}")
+        skip_or_fail("system", f"no mount namespace can be made here: {reason}")
 
 
 def stand_in(folder: Path, body: str) -> dict[str, str | None]:
