@@ -235,6 +235,8 @@ def _gpu(context: CellContext) -> dict[str, Any]:
         "driver_floor": checked("name", floor or "none", "the driver floor"),
         "driver_gate": Safe(" ".join(checked("gate", word, "the driver gate") for word in gate)),
         "compat": cell.forward_compat is not None,
-        "compat_package": checked("name", cell.forward_compat or "none", "the compatibility package"),
+        "compat_package": checked(
+            "name", cell.forward_compat or "none", "the compatibility package"
+        ),
         "ptxas_path": path,
     }

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -98,6 +99,25 @@ def test_a_mirror_with_a_password_in_its_address_is_refused(
     )
     assert done.returncode != 0
     assert f"{argument} is an address without user, password and query" in done.stderr
+
+
+def test_a_package_that_the_archive_lacks_is_not_taken_for_a_pattern(
+    old_workshop: Workshop, tmp_path: Path
+) -> None:
+    """apt-get alone would install whatever has `python3`, a character and `x` in its name."""
+    text = "{name: own, torch: 2.0.1, cuda: '11.7', os: debian11, python_from: base, "
+    text += "packages: {apt: [less, python3.x]}}\n"
+    (tmp_path / "provision.yaml").write_text(text, encoding="ascii")
+    root = tmp_path / "root"
+    done = old_workshop.provision("render", f"-f{tmp_path}/provision.yaml", f"--out={root}")
+    assert done.returncode == 0, done.stderr
+    case = replace(old_workshop.case, name=f"own--{old_workshop.case.name}")
+    (root / "lockfiles" / case.name / "requirements.txt").write_text("# never read\n")
+    own = replace(old_workshop, case=case)
+    done = own.docker_build(root, f"--build-arg=BASE_IMAGE={own.base}", "--target=base")
+    assert done.returncode != 0
+    assert "No package is named python3.x here" in done.stderr
+    assert "No package is named less" not in done.stderr
 
 
 # --- the image ---
