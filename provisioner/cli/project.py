@@ -148,10 +148,17 @@ def _unreadable(spec: str, path: DocumentPath) -> list[Problem]:
 def _reserved(spec: str, path: DocumentPath) -> list[Problem]:
     import re
 
-    name = re.split(r"[^A-Za-z0-9._-]", spec, maxsplit=1)[0].lower().replace("_", "-")
-    if name not in _RESERVED:
+    written = re.split(r"[^A-Za-z0-9._-]", spec, maxsplit=1)[0]
+    name = re.sub(r"[-_.]+", "-", written).lower()  # as package indexes compare names
+    if name in _RESERVED:
+        why = "the key 'torch' chooses that one"
+    elif name == "python":
+        why = "the key 'python' chooses that one"
+    elif name == "cuda-compat" or name.startswith("cuda-compat-"):
+        why = "a driver's libraries come with the image or the host, not with an environment"
+    else:
         return []
-    message = f"expected a package beside torch, found {spec!r}; the key 'torch' chooses that one"
+    message = f"expected a package beside torch, found {spec!r}; {why}"
     return [Problem(kind="inconsistent", message=message, path=path)]
 
 
