@@ -249,7 +249,9 @@ def _image_warnings(index: MatrixIndex, cell: Cell) -> list[str]:
         f"NVIDIA's policy allows {cell.base_image} to be deleted at any time: mirror it and pin "
         "the copy by digest (--mirror image_registry=...)."
         for image in index.matrix.cuda_images
-        if cell.flavour == "devel" and image.version == version and image.state == "deletable"
+        if cell.base_image.startswith("nvidia/cuda:")
+        and image.version == version
+        and image.state == "deletable"
     ]
     system = index.systems[cell.os]
     ended = system.end_of_extended or system.end_of_life
@@ -272,7 +274,8 @@ def _driver_warnings(index: MatrixIndex, want: Want, cell: Cell) -> list[str]:
             + (
                 "NVIDIA's base image brings it, and its container toolkit puts it first."
                 if cell.base_image.startswith("nvidia/cuda:")
-                else "No base image of NVIDIA's brings it on this OS: install it."
+                else "No base image of NVIDIA's is known to bring it on this OS: install it on the "
+                "host, and build images on a --base-image that has it."
             )
         )
     if cell.ptxas is not None and not cell.ptxas.verified:

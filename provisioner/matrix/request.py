@@ -38,6 +38,7 @@ class Want:
     """A request in the matrix's own terms. None leaves an axis open.
 
     `torch` is an exact version; `torch_range` a specifier; `newest` asks for the newest that fits.
+    `bridged` takes builds that run through a compatibility package, also where none was named.
     """
 
     request: Request
@@ -53,6 +54,7 @@ class Want:
     flavour: str
     python_from: str
     unsupported: tuple[str, str] | None = None
+    bridged: bool = False
 
 
 def read_request(index: MatrixIndex, request: Request) -> Want:

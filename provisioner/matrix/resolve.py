@@ -6,7 +6,7 @@ speaks, and that has a Python and an OS to live on, is the answer. Pure and dete
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from provisioner.matrix import versions
@@ -29,6 +29,10 @@ def resolve(matrix: Matrix, request: Request) -> Resolution | Refusal:
     index = index_of(matrix)
     want = read_request(index, request)
     found = choose(index, want)
+    if isinstance(found, Rejected) and _too_old_to_run(found):
+        # Step 3 of the procedure: cuda-compat comes after all that the host runs without it.
+        bridged = choose(index, replace(want, bridged=True))
+        found = bridged if isinstance(bridged, Chosen) else found
     if isinstance(found, Chosen):
         return assemble(index, want, found)
     from provisioner.matrix.refuse import refusal
@@ -45,6 +49,10 @@ class Rejected:
 
     candidate: Candidate | None
     problems: tuple[Problem, ...]
+
+
+def _too_old_to_run(found: Rejected) -> bool:
+    return bool(found.problems) and found.problems[0].code == "driver.run-floor"
 
 
 def choose(index: MatrixIndex, want: Want) -> Chosen | Rejected:

@@ -151,12 +151,14 @@ def gpu_against_driver(index: MatrixIndex, want: Want, c: Candidate) -> Iterator
 def driver_runs(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Problem]:
     """Step 3: run floor, minor-version compatibility, forward compatibility.
 
-    What needs a compatibility package is never chosen by itself: its CUDA series has to be named.
+    What needs a compatibility package gives way to whatever runs without one (`Want.bridged`),
+    unless its CUDA series was named.
     """
     if want.driver is None or c.variant.toolkit is None:
         return
     state = driver_state(index, want, c.variant.toolkit)
-    if state.level in {"native", "limited"} or (state.level == "compat" and want.variant):
+    bridged = state.level == "compat" and (want.bridged or want.variant is not None)
+    if bridged or state.level in {"native", "limited"}:
         return
     floor = index.run_floor(c.variant.toolkit)
     compat = index.toolkits[c.variant.toolkit].forward_compat_from

@@ -104,8 +104,12 @@ def test_a_missing_lock_names_the_command(tmp_path: Path) -> None:
     assert "run 'provision lock torch2.0.1-cu118-py310-ubuntu22.04'" in done.stderr
 
 
-def test_a_compatibility_cell_wants_a_base_image_with_the_package(tmp_path: Path) -> None:
-    guard = Guard.of(tmp_path, COMPAT_CELL)
+@pytest.mark.parametrize("system", ["ubuntu22.04", "debian12"])
+def test_a_compatibility_cell_wants_a_base_image_with_the_package(
+    system: str, tmp_path: Path
+) -> None:
+    """Also on an OS for which NVIDIA has no image, where the default base can't have it."""
+    guard = Guard.of(tmp_path, {**COMPAT_CELL, "os": system})
     done = guard.run()
     assert done.returncode != 0
     assert "rests on cuda-compat-13-0" in done.stderr

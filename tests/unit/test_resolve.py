@@ -202,6 +202,14 @@ def test_forward_compatibility_is_for_data_center_gpus_only() -> None:
     # not chosen by itself: what runs without a compatibility package comes first
     plain = cell_of(torch="latest", gpu=("A100",), driver="535.183.01")
     assert (plain.name, plain.forward_compat) == ("torch2.14.1-cu126-py310-ubuntu22.04", None)
+    # where nothing else of what was asked for runs, it is
+    bridged = cell_of(torch="2.13.0", index="package", gpu=("A100",), driver="535.183.01")
+    assert (bridged.variant, bridged.forward_compat) == ("cu130", "cuda-compat-13-0")
+    bridged = cell_of(torch="latest", gpu=("A100",), driver="470.82")
+    assert (bridged.torch, bridged.forward_compat) == ("2.14.1", "cuda-compat-12-6")
+    # a driver that runs the build but not what torch.compile makes of it is told so
+    refusal = refusal_of(torch="2.0.1", gpu=("A100",), driver="470.82")
+    assert refusal.code == "driver.compile-floor"
     # 555 stands in no whitelist: a data-center GPU does not help there
     refusal = refusal_of(torch="2.13.0", cuda="13.0", gpu=("A100",), driver="555.42.06")
     assert refusal.code == "driver.run-floor"
@@ -286,7 +294,7 @@ def test_what_was_passed_over_is_kept_with_its_reason() -> None:
             None,
         ),
         (
-            {"torch": "latest", "driver": "470.82", "gpu": ("A100",)},
+            {"torch": "latest", "driver": "470.82", "gpu": ("RTX 3090",)},
             "driver.run-floor",
             {
                 "torch2.0.1-cu118-py310-ubuntu22.04-eager",
