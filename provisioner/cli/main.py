@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "render": ("provisioner.cli.render:command", "Write the files of a cell."),
     "lock": ("provisioner.cli.lock:command", "Pin the packages of a cell with hashes."),
     "build": ("provisioner.cli.build:command", "Build and verify the image of a cell."),
+    "verify": ("provisioner.cli.verify:command", "Prove that torch.compile works somewhere."),
     "env": ("provisioner.cli.env:group", "Create, check, roll back environments on this machine."),
     "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),
 }

@@ -1,0 +1,228 @@
+"""`provision verify`: prove that torch.compile works in an environment, an image, on this host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from provisioner.cli.options import Seconds, common_options
+from provisioner.errors import Exit, FindingError, OutsideError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provisioner.cli.output import Output
+    from provisioner.verify.compare import Difference
+    from provisioner.verify.report import Report
+
+COMPARE_SCHEMA = "provision.verify-compare/1"
+_PATH = click.Path(path_type=Path)
+
+
+class _How(NamedTuple):
+    """The options of the command."""
+
+    prefix: Path | None
+    image: str | None
+    host: bool
+    python: Path | None
+    cell: str | None
+    device: str
+    strict_cache: bool | None
+    timeout: float | None
+    report: Path | None
+    compare: tuple[Path, Path] | None
+    root: Path
+
+
+@click.command("verify")
+@click.option("--prefix", type=_PATH, metavar="DIR", help="This environment.")
+@click.option("--image", metavar="NAME", help="This image, in a container without a network.")
+@click.option("--host", is_flag=True, help="The Python of this machine (first on PATH).")
+@click.option("--python", type=_PATH, metavar="PATH", help="This interpreter, of machine or image.")
+@click.option("--cell", metavar="CELL", help="Hold it against this rendered cell.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    help="auto: the device that the cell promises.",
+)
+@click.option(
+    "--strict-cache/--no-strict-cache",
+    default=None,
+    help="An unusable default cache folder fails (default for --image and --host).",
+)
+@click.option("--timeout", type=Seconds(1, 86400), metavar="SECONDS", help="For each process.")
+@click.option("--report", type=_PATH, metavar="FILE", help="Keep the JSON report there.")
+@click.option(
+    "--compare", nargs=2, type=_PATH, metavar="OLD NEW", help="Say what became worse, run nothing."
+)
+@click.option(
+    "--out", "root", type=_PATH, default=Path(), help="The folder of docker/ (default: this one)."
+)
+@common_options
+def command(out: Output, **options: Any) -> int:
+    """Prove that torch.compile works: captured, compiled, run, and right.
+
+    Without a place the interpreter of the active virtual or conda environment is judged. An
+    environment that `provision env create` made, and an image of ours, know their own cell.
+
+    \b
+    provision verify --prefix /opt/torch
+    provision verify --image provision/torch2.0.1-cu118-py310-ubuntu22.04 --device cuda
+    provision verify --compare before.json after.json
+    """
+    how = _How(**options)
+    if how.compare is not None:
+        return _compare(*how.compare, out)
+    if sum((how.prefix is not None, how.image is not None, how.host)) > 1:
+        raise UsageError(
+            "verify.one-place",
+            "--prefix, --image and --host each name what to judge: give one of them.",
+        )
+    if how.report is not None and not how.report.absolute().parent.is_dir():
+        raise UsageError(
+            "verify.no-folder", f"There is no folder {how.report.absolute().parent} for --report."
+        )
+    report = _judge(how, out)
+    if how.report is not None:
+        _keep(how.report, report)
+    return _show(report, out)
+
+
+def _judge(how: _How, out: Output) -> Report:
+    from provisioner.verify.run import Question, verify_interpreter
+
+    strict = how.strict_cache
+    question = Question(
+        device=how.device,
+        expect=_promise(how),
+        strict_cache=(how.host or how.image is not None) if strict is None else strict,
+        timeout_s=how.timeout,
+    )
+    out.note("Verifying; this compiles twice and takes a minute or two.")
+    if how.image is None:
+        return verify_interpreter(_interpreter(how), question)
+    from provisioner.build.engine import connect, find_client
+    from provisioner.build.judged import verify_image
+
+    engine = connect(find_client(os.environ), os.environ)
+    return verify_image(engine, how.image, question, str(how.python or "python3"))
+
+
+def _interpreter(how: _How) -> Path:
+    if how.python is not None:
+        return how.python
+    if how.prefix is not None:
+        return how.prefix / "bin" / "python"
+    if not how.host:
+        for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            folder = os.environ.get(variable)
+            if folder:
+                return Path(folder) / "bin" / "python"
+    found = shutil.which("python3")
+    if found is None:
+        raise OutsideError(
+            "verify.no-python",
+            "There is no python3 on PATH.",
+            next_step="Name the environment with --prefix, or an interpreter with --python.",
+        )
+    return Path(found)
+
+
+def _promise(how: _How) -> Mapping[str, object] | None:
+    """What the cell promises: that of --cell, else what the environment was made for."""
+    import msgspec
+
+    path: Path | None = None
+    if how.cell is not None:
+        path = how.root / "docker" / how.cell / "spec.json"
+        if not path.is_file():
+            raise FindingError(
+                "verify.not-rendered",
+                f"There is no rendered cell {how.cell} below {how.root.resolve()}.",
+                next_step="Render the cell, or name the folder of docker/ with --out.",
+            )
+    elif how.prefix is not None:
+        from provisioner.env.check import SPEC
+
+        inside = how.prefix / SPEC
+        path = inside if inside.is_file() else None
+    if path is None:
+        return None
+    from provisioner.render.spec import PROMISES, read_spec
+
+    cell = read_spec(path.read_bytes(), str(path)).cell
+    promise = {field: cell.get(field) for field in PROMISES}
+    return msgspec.to_builtins(promise)  # type: ignore[no-any-return]
+
+
+def _keep(path: Path, report: Report) -> None:
+    """Write the report whole or not at all."""
+    import tempfile
+
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(text)
+        part.chmod(0o644)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _show(report: Report, out: Output) -> int:
+    from provisioner.verify.report import exit_status
+
+    status = int(exit_status(report))
+    if out.json:
+        out.result(report)
+        return status
+    import msgspec
+
+    from provisioner.cli.output import table
+    from provisioner.verify.probe import summarise
+
+    if out.verbose:
+        rows = [(c.id, c.status, f"{c.seconds:.1f}", c.detail[:48]) for c in report.checks]
+        for line in table(("check", "status", "s", "seen"), rows):
+            out.line(line)
+        out.line()
+    out.line(summarise(msgspec.to_builtins(report)))
+    return status
+
+
+# --- compare ---
+
+
+def _compare(old: Path, new: Path, out: Output) -> int:
+    from provisioner.verify.compare import compare
+    from provisioner.verify.report import load_report
+
+    found = compare(load_report(old), load_report(new))
+    worse = [item for item in found if item.kind == "worse"]
+    status = int(Exit.FINDING if worse else Exit.DONE)
+    if out.json:
+        out.result({"schema": COMPARE_SCHEMA, "worse": len(worse), "differences": found})
+        return status
+    for item in found:
+        for line in _difference_lines(item):
+            out.line(line)
+    count = "Nothing" if not worse else f"{len(worse)} thing{'' if len(worse) == 1 else 's'}"
+    out.line(f"{count} became worse from {old} to {new}.")
+    return status
+
+
+def _difference_lines(item: Difference) -> list[str]:
+    from provisioner.cli.output import wrap
+
+    sign = {"worse": "WORSE ", "better": "better ", "other": ""}[item.kind]
+    return wrap(f"{item.old} -> {item.new}", "    ", f"{sign}{item.what}: ")
