@@ -28,6 +28,14 @@ def required_parts(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     return named
 
 
+def needs(part: str, *, missing: bool, reason: str) -> pytest.MarkDecorator:
+    """Mark a test that is skipped with `reason` where something is missing.
+
+    Where PROVISION_TEST_REQUIRE names `part` it is not skipped: it runs, and fails by itself.
+    """
+    return pytest.mark.skipif(missing and part not in required_parts(), reason=reason)
+
+
 def skip_or_fail(part: str, reason: str) -> NoReturn:
     """Skip the test with `reason`, or fail it when PROVISION_TEST_REQUIRE names `part`."""
     if part in required_parts():

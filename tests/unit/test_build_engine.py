@@ -11,6 +11,7 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
 import pytest
+from support.needs import needs
 
 from provisioner.build import image
 from provisioner.build.engine import Client, Engine, connect, find_client
@@ -203,7 +204,7 @@ def test_clients_are_asked_about_themselves_whatever_engine_is_named(
     assert find_client({"PROVISION_DOCKER": str(path)}).path == path
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as another user")
+@needs("system", missing=os.getuid() != 0, reason="only root can ask as another user")
 def test_no_permission_is_told_apart_from_no_engine() -> None:
     import docker  # noqa: F401 - the other user may not be able to read it
 

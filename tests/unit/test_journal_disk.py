@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from output_tools import AtCall, child, debris, failure, files_of, finish, names, snapshot
-from support.needs import skip_or_fail
+from support.needs import needs, skip_or_fail
 
 from provisioner.errors import OutsideError
 from provisioner.render.journal import apply, recover, write
@@ -30,7 +30,7 @@ NOBODY = 65534
 OLD = {"bake.json": "old", "docker/a/Dockerfile": "old a", "docker/gone": "gone"}
 NEW = {"bake.json": "new", "docker/a/Dockerfile": "new a", "docker/b/c/Dockerfile": "new b"}
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and other users need root")
+as_root = needs("system", missing=os.geteuid() != 0, reason="mounts and other users need root")
 
 
 def run(*command: str | Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from output_tools import child, files_of, finish
+from support.needs import needs
 
 from provisioner.render.journal import write
 from provisioner.render.plan import check
@@ -55,7 +56,7 @@ def test_a_closed_file_is_an_error_for_folders_too(files: list[int]) -> None:
         sync_all([*files, 9999], folders=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only a user without other processes can be tested")
+@needs("system", missing=os.geteuid() != 0, reason="only root can become a user without processes")
 def test_no_thread_allowed_is_no_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     content = {f"f{number}": "x" for number in range(100)}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.needs import needs
 
 from provisioner.verify import probe
 
@@ -214,7 +215,7 @@ def test_lines_of_a_child_are_told_from_noise() -> None:
     assert record["done"] is False
 
 
-needs_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+needs_cxx = needs("system", missing=shutil.which("g++") is None, reason="no g++ on this machine")
 
 
 def fake_compiler(folder: Path, body: str) -> str:

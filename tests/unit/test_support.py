@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.engine import TOOL
-from support.needs import VARIABLE, required_parts, skip_or_fail
+from support.needs import VARIABLE, needs, required_parts, skip_or_fail
 from support.tinywheel import make_wheel
 from support.wheelhouse import Served, project_page, serve_wheels
 
@@ -48,6 +48,19 @@ def test_a_missing_part_fails_where_it_is_required(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VARIABLE, "network,engine")
     with pytest.raises(pytest.fail.Exception, match="no engine here"):
         skip_or_fail("engine", "no engine here")
+
+
+def test_a_mark_skips_only_what_is_missing_and_not_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def skips(*, missing: bool) -> bool:
+        return bool(needs("system", missing=missing, reason="no g++ here").args[0])
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert skips(missing=True)
+    assert not skips(missing=False)
+    monkeypatch.setenv(VARIABLE, "system")
+    assert not skips(missing=True)
 
 
 def test_the_page_of_a_project_carries_the_hashes(tmp_path: Path) -> None:
