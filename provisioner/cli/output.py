@@ -120,11 +120,19 @@ def print_error(error: ProvisionError, *, as_json: bool, exit_status: Exit | Non
         shown = {**error.to_dict(), "exit_status": int(status)}
         click.echo(to_json({"schema": ERROR_SCHEMA, "error": shown}))
         return
-    _say(f"provision: {error.message} [{error.code}]")
+    for line in _message_lines(error):
+        _say(line)
     for name, value in error.facts.items():
-        _say(f"  {name}: {_plain(value)}")
+        for line in wrap(_plain(value), "    ", f"  {name}: ") or [f"  {name}:"]:
+            _say(line)
     if error.next_step:
         _say(f"Next: {error.next_step}")
+
+
+def _message_lines(error: ProvisionError) -> list[str]:
+    """The sentence in lines of 80 columns. What a program said below it stays as it was said."""
+    first, *rest = f"{error.message} [{error.code}]".split("\n")
+    return [*wrap(first, "  ", "provision: "), *rest]
 
 
 def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
@@ -161,4 +169,6 @@ def _say(text: str) -> None:
 def _plain(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} ({item})" for key, item in value.items())
     return str(value)

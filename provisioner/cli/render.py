@@ -191,7 +191,20 @@ def facts_of(settings: Settings) -> Facts:
     from provisioner.render.context import Facts
 
     opened = settings.open()
-    return Facts(matrix=opened.matrix, sha256=opened.sha256, mirrors=settings.mirrors)
+    return Facts(
+        matrix=opened.matrix,
+        sha256=opened.sha256,
+        mirrors=settings.mirrors,
+        laid_over=_laid_over(settings),
+    )
+
+
+def _laid_over(settings: Settings) -> tuple[str, ...]:
+    """The user's own matrix files as options: names alone, since folders differ by machine."""
+    words = ["--matrix", settings.matrix.name] if settings.matrix else []
+    for path in settings.overlays:
+        words += ["--overlay", path.name]
+    return tuple(words)
 
 
 def _facts_by_mirrors(settings: Settings) -> Callable[[dict[str, str]], Facts]:
@@ -214,7 +227,9 @@ def _facts_by_mirrors(settings: Settings) -> Callable[[dict[str, str]], Facts]:
     def facts(own: dict[str, str]) -> Facts:
         mirrors = {**own, **given}
         matrix = with_mirrors(loaded.matrix, mirrors)
-        return Facts(matrix=matrix, sha256=loaded.sha256, mirrors=mirrors)
+        return Facts(
+            matrix=matrix, sha256=loaded.sha256, mirrors=mirrors, laid_over=_laid_over(settings)
+        )
 
     return facts
 

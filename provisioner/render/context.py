@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 class Facts(msgspec.Struct, frozen=True):
     """A matrix and the hash of what it was read from.
 
-    `mirrors` are the addresses that the user gave; `matrix.origins` has them already.
+    `mirrors` are the addresses that the user gave; `matrix.origins` has them already. `laid_over`
+    are the names of the user's own matrix (`--matrix`) and overlays as options, without folders.
     """
 
     matrix: Matrix
     sha256: str
     mirrors: Mapping[str, str] = {}
+    laid_over: tuple[str, ...] = ()
 
 
 class CellContext(msgspec.Struct, frozen=True, dict=True):
@@ -79,7 +81,11 @@ class CellContext(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def command(self) -> Safe:
         """The command line that makes these files again, without this machine's paths."""
-        return comment(shlex.join(("provision", "render", *cell_options(self.resolution))))
+        return comment(
+            shlex.join(
+                ("provision", "render", *cell_options(self.resolution), *self.facts.laid_over)
+            )
+        )
 
     @property
     def made_by(self) -> Safe:

@@ -19,9 +19,10 @@ OTHER = "torch2.0.1-cu117-py39-debian11-basepy"
 def prefix() -> Path:
     """A virtual environment with torch 2.13.0 for the CPU."""
     try:
-        return make_environment().parents[1]
+        python: Path = make_environment()
     except UnavailableError as error:
         skip_or_fail("torch", str(error))
+    return python.parents[1]
 
 
 def verify(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
