@@ -37,6 +37,8 @@ def dockerfiles(tmp_path: Path) -> list[Path]:
         resolved(torch="2.6.0", cuda="12.4", os="el9", flavour="devel"),
         resolved(torch="2.11.0", cuda="13.0", arch="aarch64"),
         resolved(torch="2.0.1", cuda="11.8", compile=False),
+        resolved(torch="2.13.0", cuda="13.0", gpu=("A100",), driver="535.183.01"),
+        resolved(cuda="11.8", name="own", packages={"apt": ("git", "less=551-2")}),
     ]
     paths = []
     for number, resolution in enumerate([*every_cell(), *kinds]):
