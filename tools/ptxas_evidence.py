@@ -4,7 +4,8 @@ For each triton (wheels of the package index, x86-64) and each GPU target the ke
 `ptxas_kernels.py` are compiled end to end by triton's own compiler, once with the ptxas inside its
 wheel and once with TRITON_PTXAS_PATH pointing at another one (that of CUDA 11.8). Every cubin's ELF
 header is read, and the same PTX is assembled again a few times (`repeat_failures`: an assembler may
-crash now and then). Three more questions are answered along the way:
+crash now and then). `verdicts` sums it up for each triton and target: does the other ptxas assemble
+whatever triton's own one does? Three more questions are answered along the way:
 
 - "crossed": does the other ptxas take the PTX that triton wrote for its own one?
 - "caches": does triton rebuild a kernel in a warm cache after TRITON_PTXAS_PATH changed?
@@ -19,7 +20,7 @@ usage: tools/ptxas_evidence.py [--triton 2.0.0 ...] [--target 80 ...] [--python 
                                [--libcuda 470.256.02=FILE ...] [--inductor-python FILE] [--out FILE]
 
 Needs a C compiler, Python headers and, for one triton at a time, 1 GiB under .cache/. Takes about
-a minute for each triton on a quiet machine. pip's own settings (mirror, CA file) stay in force.
+two minutes for each triton on a quiet machine. pip's own settings (mirror, CA file) stay in force.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptxas_read import group, judge, plain, read_cubin, read_ptx
+from ptxas_read import compare, group, judge, plain, read_cubin, read_ptx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 SCHEMA = "provision.ptxas-evidence/1"
+CODE = ("ptxas_evidence.py", "ptxas_inductor.py", "ptxas_kernels.py", "ptxas_read.py")
 TOOLS = Path(__file__).resolve().parent
 WORK = TOOLS.parent / ".cache" / "ptxas-evidence"
-TRITONS = ("2.0.0", "2.1.0", "2.2.0", "2.3.0", "2.3.1", "3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.3.1")
+TRITONS = ("2.0.0", "2.1.0", "2.2.0", "2.3.0", "2.3.1", "3.0.0")
 TARGETS = (70, 75, 80, 86, 89, 90)
 ASSEMBLER = "nvidia-cuda-nvcc-cu11==11.8.89"
 SUPPORT = ("filelock", "numpy<2", "setuptools<81")  # what these tritons import but do not declare
@@ -135,12 +137,15 @@ def real_driver(name: str, file: Path) -> Path:
     return link_development_name(home / "libcuda.so.1")
 
 
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def describe_ptxas(path: Path) -> dict[str, str]:
     """Exact version and hash of an assembler."""
     text = subprocess.run([path, "--version"], check=True, capture_output=True, text=True).stdout
     found = re.search(r"V(\d+\.\d+\.\d+)", text)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"version": found.group(1) if found else text.strip(), "sha256": digest}
+    return {"version": found.group(1) if found else text.strip(), "sha256": sha256(path)}
 
 
 def assemble(ptxas: Path, ptx: Path, target: str) -> subprocess.CompletedProcess[str]:
@@ -266,12 +271,15 @@ class Plan:
 
 
 def repeat(rows: list[dict[str, Any]], ptxas: Path, out: Path, target: int, times: int) -> None:
-    """Add `repeat_failures` to the rows whose PTX assembles, but not every time."""
+    """Add `repeat_failures` to the rows whose PTX assembles, but not every time.
+
+    On a row that failed it counts the further failures, so fewer than `times`, maybe none.
+    """
     for row in rows:
         if "ptx_target" not in row:
             continue
         failed = repeat_failures(ptxas, out / f"{row['kernel']}.ptx", target, times)
-        if failed and (row["ok"] or failed < times):
+        if failed if row["ok"] else failed < times:
             row["repeat_failures"] = failed
 
 
@@ -281,6 +289,7 @@ def study(own: Bench, plan: Plan, answers: dict[str, Any]) -> None:
     other = Bench(**{**vars(own), "override": plan.other})
     scratch = WORK / "scratch"
     for target in plan.targets:
+        pair = []
         for bench, ptxas in ((own, "own"), (other, label)):
             out = scratch / ptxas
             setup, rows = run(bench, target, out)
@@ -288,12 +297,15 @@ def study(own: Bench, plan: Plan, answers: dict[str, Any]) -> None:
             repeat(rows, Path(setup["ptxas_path"]), out, target, plan.repeats)
             fixed = {"triton": own.triton, "ptxas": ptxas, "ptxas_release": version}
             where = answers["inductor" if own.script.name == "ptxas_inductor.py" else "table"]
-            where.append({**fixed, "target": f"sm_{target}", **group(rows)})
+            pair.append({**fixed, "target": f"sm_{target}", **group(rows)})
+            where.append(pair[-1])
             answers["interpreters"][own.triton + f" ({setup['torch']} torch)"] = setup["python"]
             if bench is own:
                 answers["own_ptxas"][own.triton] = describe_ptxas(Path(setup["ptxas_path"]))
             print(f"triton {own.triton} sm_{target} ptxas {version}: "
                   f"{sum(r['ok'] for r in rows)} of {len(rows)}", file=sys.stderr)  # fmt: skip
+        fixed = {"triton": own.triton, "target": f"sm_{target}", "by": own.script.name}
+        answers["verdicts"].append({**fixed, **compare(*pair)})
         if own.script.name == "ptxas_kernels.py":
             result = crossed(plan.other, scratch / "own", target)
             answers["crossed"].append({"triton": own.triton, "target": f"sm_{target}", **result})
@@ -322,7 +334,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--target", nargs="+", type=int, default=list(TARGETS), metavar="80")
     parser.add_argument("--python", default="python3.10", help="for the environments; 3.8 to 3.11")
     parser.add_argument("--assembler", default=ASSEMBLER, help="package with the other ptxas")
-    parser.add_argument("--repeats", type=int, default=4, help="more assemblies of each PTX")
+    parser.add_argument("--repeats", type=int, default=8, help="more assemblies of each PTX")
     parser.add_argument("--libcuda", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--inductor-python", type=Path, help="interpreter that has torch 2.0.1")
     parser.add_argument("--out", type=Path, help="default: standard output")
@@ -334,7 +346,8 @@ def main() -> None:
     WORK.mkdir(parents=True, exist_ok=True)
     other = fetch_assembler(chosen.python, chosen.assembler)
     named = (item.split("=", 1) for item in chosen.libcuda)
-    drivers = {name: real_driver(name, Path(file)) for name, file in named}
+    libraries = {name: Path(file) for name, file in named}
+    drivers = {name: real_driver(name, file) for name, file in libraries.items()}
     plan = Plan(
         targets=chosen.target,
         repeats=chosen.repeats,
@@ -346,11 +359,13 @@ def main() -> None:
         "schema": SCHEMA,
         "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
         "made_by": "tools/ptxas_evidence.py; no GPU, libcuda is a stub except under `drivers`",
+        "code": {name: sha256(TOOLS / name) for name in CODE},
         "repeats": chosen.repeats,
         "machine": f"{platform.system()} {platform.machine()}",
         "assembler": {"package": chosen.assembler, **describe_ptxas(other)},
-        "own_ptxas": {}, "interpreters": {}, "drivers": [], "caches": [], "crossed": [],
-        "inductor": [], "table": [],
+        "libcuda": {name: sha256(file) for name, file in libraries.items()},
+        "own_ptxas": {}, "interpreters": {}, "verdicts": [], "drivers": [], "caches": [],
+        "crossed": [], "inductor": [], "table": [],
     }  # fmt: skip
     for version in chosen.triton:
         python = make_environment(chosen.python, version)
@@ -365,7 +380,9 @@ def main() -> None:
         study(bench, plan, answers)
     text = dump(answers)
     if chosen.out:
-        chosen.out.write_text(text)
+        part = chosen.out.with_name(chosen.out.name + ".part")
+        part.write_text(text)
+        part.replace(chosen.out)
     else:
         print(text, end="")
     shutil.rmtree(WORK)

@@ -127,6 +127,9 @@ def compile_source(name: str, source: str, target: int, out: Path) -> None:
     try:
         TritonCodeCache.load(source).precompile(warm_cache_only_with_cc=target)
     except BaseException as error:  # noqa: BLE001 - pybind errors may derive from anything
+        for ptx in cache.rglob("*.ptx"):
+            shutil.copyfile(ptx, out / f"{name}.ptx")
+        shutil.rmtree(cache, ignore_errors=True)
         say(done=name, ok=False, error=type(error).__name__, message=str(error)[-2000:])
         return
     found = sorted(cache.rglob("*.cubin"))

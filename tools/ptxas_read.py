@@ -68,3 +68,26 @@ def group(rows: list[dict[str, Any]]) -> dict[str, Any]:
         same[key] = seen[0] if len(seen) == 1 else seen
     failing = {r["kernel"]: r["repeat_failures"] for r in rows if "repeat_failures" in r}
     return same | ({"repeat_failures": failing} if failing else {}) | {"kernels": kernels}
+
+
+def compare(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Whether the other assembler takes every kernel that triton's own one takes.
+
+    `refused`: those that it never took. `unsteady`: those that one of the two took at times only,
+    by whom. A kernel that fails with both (bfloat16 below 8.0) says nothing about the other.
+    `assembles` also wants at least one kernel, and cubins of the other's own CUDA series alone.
+    """
+
+    def took(entry: dict[str, Any]) -> set[str]:
+        now_and_then = entry.get("repeat_failures", {})
+        return {k for k, said in entry["kernels"].items() if said == "ok" or k in now_and_then}
+
+    refused = sorted(took(own) - took(other))
+    unsteady = {
+        who: sorted(entry["repeat_failures"])
+        for who, entry in (("own", own), ("other", other))
+        if "repeat_failures" in entry
+    }
+    right = other["cuda"] == other["ptxas_release"] and bool(took(other))
+    return {"assembles": right and not refused, "kernels": len(took(other)), "refused": refused,
+            "unsteady": unsteady}  # fmt: skip
