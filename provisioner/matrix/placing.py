@@ -130,17 +130,7 @@ def _devel_problems(index: MatrixIndex, c: Candidate, system: OperatingSystem) -
     toolkit = index.toolkits[series]
     found: list[Problem] = []
     if devel_image(index, series, system) is None:
-        have = [i.version for i in index.matrix.cuda_images if i.version.startswith(f"{series}.")]
-        found.append(
-            Problem(
-                "flavour.no-image",
-                "os",
-                f"no nvidia/cuda {series} devel image is known for {system.id}",
-                system.id,
-                f"an OS with an image of {', '.join(have) or 'this series (none is known)'}",
-                toolkit.source,
-            )
-        )
+        found.append(_no_image(index, series, system))
     limits = toolkit.host_compiler
     if limits is not None and system.gcc > limits.gcc_max:
         found.append(
@@ -170,6 +160,32 @@ def _devel_problems(index: MatrixIndex, c: Candidate, system: OperatingSystem) -
             )
         )
     return found
+
+
+def _no_image(index: MatrixIndex, series: str, system: OperatingSystem) -> Problem:
+    """No devel image for this OS, or for none: then the OS is not to blame."""
+    source = index.toolkits[series].source
+    have = [o.id for o in index.systems.values() if devel_image(index, series, o) is not None]
+    if have:
+        return Problem(
+            "flavour.no-image",
+            "os",
+            f"no nvidia/cuda {series} devel image is known for {system.id}",
+            system.id,
+            ", ".join(have),
+            source,
+        )
+    known = [
+        t for t in index.toolkits if any(devel_image(index, t, o) for o in index.systems.values())
+    ]
+    return Problem(
+        "flavour.no-image",
+        "flavour",
+        f"no nvidia/cuda {series} devel image is known for any OS",
+        "devel",
+        f"slim, or CUDA {', '.join(known)}",
+        source,
+    )
 
 
 def devel_image(index: MatrixIndex, series: str, system: OperatingSystem) -> str | None:

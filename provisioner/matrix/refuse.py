@@ -52,7 +52,7 @@ def refusal(index: MatrixIndex, want: Want, rejected: Rejected) -> Refusal:
 
 def _sentence(problem: Problem) -> str:
     text = problem.message.rstrip(".")
-    keep = text.startswith(("torch", "cuda", "nvcc", "glibc"))
+    keep = text.startswith(("torch", "cuda", "nvcc", "glibc", "ptxas"))
     return f"{text if keep else text[0].upper() + text[1:]}."
 
 
@@ -110,7 +110,8 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
     axes = {p.axis for p in rejected.problems}
     code = rejected.problems[0].code
     if code == "driver.compile-floor":
-        yield from ([step] for step in _for_old_driver(index, base))
+        yield from _for_old_driver(index, base)
+        yield [(replace(base, driver=None), "")]
     yield _other_torch(index, want, base)
     if base.cuda is not None:
         yield _other_cuda(index, want, base)
@@ -118,7 +119,7 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
         yield [(replace(base, arch=None), "the machine type of that GPU")]
     for axis in ("python", "os", "flavour", "index", "ptxas"):
         if getattr(base, axis) is not None:
-            yield [(replace(base, **{axis: None}), f"another {axis}")]
+            yield [(replace(base, **{axis: None}), "")]
     if "python" in axes and not base.without:
         both = replace(base, without=("torchaudio", "torchvision"))
         yield [(both, "without torchvision and torchaudio")]
@@ -135,12 +136,12 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
         anything = replace(base, torch=None, cuda=None)
         if isinstance(choose(index, read_request(index, anything)), Chosen):
             yield [(anything, "")]
-        else:
-            yield from ([step] for step in _for_old_driver(index, anything)[:-1])
+        elif code != "driver.compile-floor":
+            yield from _for_old_driver(index, base)
     if base.driver is not None:
         yield [(replace(base, driver=None), "a newer driver on the host")]
     if base.python is not None and base.os is not None:
-        yield [(replace(base, python=None, os=None), "another python and os")]
+        yield [(replace(base, python=None, os=None), "another Python and OS")]
     yield [(replace(base, torch=None, cuda=None), "")]
     loose = replace(base, torch=None, cuda=None, python=None, os=None, index=None, ptxas=None)
     yield [(loose, "")]
@@ -150,19 +151,25 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
         yield [(replace(loose, compile=False, driver=None), "")]
 
 
-def _for_old_driver(index: MatrixIndex, base: Request) -> list[_Step]:
-    """What a host held at an old driver can still have; a newer driver comes last."""
+def _for_old_driver(index: MatrixIndex, base: Request) -> Iterator[list[_Step]]:
+    """What a host held at an old driver can still have: eager mode, or another ptxas.
+
+    Each with as much of the request as can be kept: else the newest torch, else any CUDA.
+    """
     replace = msgspec.structs.replace
-    steps: list[_Step] = []
-    if base.compile:
-        steps.append((replace(base, compile=False), ""))
-    steps += [
-        (replace(base, ptxas=o.id), "")
-        for o in index.matrix.ptxas_overrides
-        if base.ptxas is None and base.compile
-    ]
-    steps.append((replace(base, driver=None), ""))
-    return steps
+    if not base.compile:
+        return
+    kept = [base]
+    if base.torch is not None:
+        kept.append(replace(base, torch="latest"))
+        if base.cuda is not None:
+            kept.append(replace(base, torch="latest", cuda=None))
+    elif base.cuda is not None:
+        kept.append(replace(base, cuda=None))
+    yield [(replace(request, compile=False), "") for request in kept]
+    if base.ptxas is None:
+        for override in index.matrix.ptxas_overrides:
+            yield [(replace(request, ptxas=override.id), "") for request in kept]
 
 
 def _what_differs(index: MatrixIndex, want: Want, asked: Want, answer: Chosen) -> str:
@@ -186,7 +193,8 @@ def _what_differs(index: MatrixIndex, want: Want, asked: Want, answer: Chosen) -
     parts = ["another " + " and ".join(listed)] if other else []
     if before.ptxas != after.ptxas:
         sure = next((o.verified for o in index.matrix.ptxas_overrides if o.id == after.ptxas), True)
-        parts.append("another ptxas" + ("" if sure else " (unverified)"))
+        text = "another ptxas" + ("" if sure else " (unverified)")
+        parts.append(text if after.ptxas else "triton's own ptxas")
     if before.compile and not after.compile:
         parts.append("eager mode only")
     if before.driver is not None and after.driver is None:

@@ -55,6 +55,14 @@ def _too_old_to_run(found: Rejected) -> bool:
     return bool(found.problems) and found.problems[0].code == "driver.run-floor"
 
 
+_UNPUBLISHED = "variant.unpublished"
+
+
+def _unpublished(found: Rejected) -> bool:
+    """Whether it says no more than that files were never seen: any real build tells more."""
+    return found.problems[0].code == _UNPUBLISHED
+
+
 def choose(index: MatrixIndex, want: Want) -> Chosen | Rejected:
     """The first candidate that passes every rule, or the first that did not."""
     blocked = _unknown(index, want)
@@ -64,14 +72,16 @@ def choose(index: MatrixIndex, want: Want) -> Chosen | Rejected:
     passed: list[tuple[Candidate, Problem]] = []
     for candidate in candidates(index, want):
         problems = pair_problems(index, want, candidate)
-        if not problems or first is None:
+        better = first is None or _unpublished(first)
+        if not problems or better:
             place, against = _place(index, want, candidate)
             if place is not None and not problems:
                 python, system = place
                 return Chosen(candidate, python, system, tuple(passed))
             problems += against
         passed.append((candidate, problems[0]))
-        first = first or Rejected(candidate, tuple(problems))
+        if first is None or (better and problems[0].code != _UNPUBLISHED):
+            first = Rejected(candidate, tuple(problems))
     return first or Rejected(None, (_no_candidate(index, want),))
 
 
@@ -172,14 +182,24 @@ def _place(
     first: list[Problem] = []
     for system in _systems(index, want):
         against = os_problems(index, want, c, system)
-        for python in _pythons(index, want, system):
-            problems = against + python_problems(index, want, c, python)
-            if not problems and want.python_from == "base" and python != system.python:
-                problems = [_base_python(system, python)]
-            if not problems:
-                return (python, system), []
-            first = first or problems
+        by_python = {
+            p: _python_against(index, want, c, p, system) for p in _pythons(index, want, system)
+        }
+        fits = next((python for python, problems in by_python.items() if not problems), None)
+        if fits is not None and not against:
+            return (fits, system), []
+        # Where some Python would do, none is to blame.
+        first = first or against + ([] if fits is not None else next(iter(by_python.values())))
     return None, first
+
+
+def _python_against(
+    index: MatrixIndex, want: Want, c: Candidate, python: str, system: OperatingSystem
+) -> list[Problem]:
+    problems = python_problems(index, want, c, python)
+    if not problems and want.python_from == "base" and python != system.python:
+        return [_base_python(system, python)]
+    return problems
 
 
 def _base_python(system: OperatingSystem, python: str) -> Problem:

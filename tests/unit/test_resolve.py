@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
-from support.engine import PROJECT
+from support import driver_oracle
 
 from provisioner.errors import UsageError
 from provisioner.matrix.cell import Cell, Refusal, Request, Resolution, UserPackages
@@ -19,12 +18,6 @@ from provisioner.matrix.resolve import resolve
 MATRIX = load_matrix().matrix
 BY_TORCH = {r.torch: r for r in MATRIX.releases}
 GPUS = {g.name: g for g in MATRIX.gpus}
-CAPS = {c.capability: c for c in MATRIX.capabilities}
-# As PyYAML reads it, without a line of ours between: what the oracle compares with.
-RAW = yaml.safe_load((PROJECT / "matrix.yaml").read_text(encoding="utf-8"))
-RAW_RELEASES = {str(entry["torch"]): entry for entry in RAW["releases"]}
-RAW_TRITONS = {str(entry["version"]): entry for entry in RAW["tritons"]}
-TOOLKIT_COMPAT = {str(t["series"]): t.get("forward_compat_from", []) for t in RAW["toolkits"]}
 
 
 def cell_of(**axes: Any) -> Cell:
@@ -297,8 +290,8 @@ def test_what_was_passed_over_is_kept_with_its_reason() -> None:
             {"torch": "latest", "driver": "470.82", "gpu": ("RTX 3090",)},
             "driver.run-floor",
             {
-                "torch2.0.1-cu118-py310-ubuntu22.04-eager",
-                "torch2.0.1-cu118-py310-ubuntu22.04-ptxas118",
+                "torch2.7.1-cu118-py310-ubuntu22.04-eager",
+                "torch2.3.1-cu118-py310-ubuntu22.04-ptxas118",
                 "torch2.15.0-cu132-py311-ubuntu22.04",
             },
         ),
@@ -365,6 +358,67 @@ def test_a_refusal_names_everything_that_would_have_to_change() -> None:
     assert set(refusal.have) == {"driver", "python"}
     assert ">=580.65.06" in refusal.need["driver"]
     assert any("no x86_64 wheel for Python 3.10" in text for text in refusal.also)
+
+
+@pytest.mark.parametrize(
+    ("axes", "told"),
+    [
+        (
+            {"torch": "latest", "driver": "470.82"},
+            ["eager mode only", "another ptxas", "a newer driver on the host"],
+        ),
+        (
+            {"torch": "2.4.1", "driver": "470.82"},
+            ["eager mode only", "another torch, another ptxas", "a newer driver on the host"],
+        ),
+        (
+            {"torch": "2.15.0", "driver": "470.82"},
+            [
+                "another torch, eager mode only",
+                "another torch, another ptxas",
+                "a newer driver on the host",
+            ],
+        ),
+        ({"torch": "2.14.1", "cuda": "13.0", "driver": "535.104.05"}, ["another CUDA"]),
+        ({"torch": "2.15.0", "driver": "535.104.05"}, ["another torch"]),
+        ({"flavour": "devel", "os": "debian12"}, ["another OS", "another flavour"]),
+        (
+            {"torch": "2.4.1", "ptxas": "ptxas118"},
+            ["another torch", "triton's own ptxas", "another torch"],
+        ),
+    ],
+)
+def test_what_the_nearest_cells_change(axes: dict[str, Any], told: list[str]) -> None:
+    differs = [n.differs.replace(" (unverified)", "") for n in refusal_of(**axes).nearest]
+    assert differs[: len(told)] == told
+
+
+@pytest.mark.parametrize(
+    ("axes", "code", "have"),
+    [
+        # nobody asked for a Python, and some would do
+        ({"torch": "2.15.0", "flavour": "devel", "os": "debian11"}, "flavour.no-image", "flavour"),
+        ({"flavour": "devel", "os": "debian12"}, "flavour.no-image", "os gcc"),
+        (
+            {"flavour": "devel", "os": "debian13", "cuda": "12.4"},
+            "flavour.no-image",
+            "os gcc glibc",
+        ),
+        # what the OS ships was asked for with it
+        ({"torch": "2.0.1", "python_from": "base", "os": "debian12"}, None, "python"),
+        # a build whose files were never seen is not the one to tell of
+        ({"cuda": "13.0", "driver": "535.104.05"}, "driver.run-floor", "driver"),
+        ({"torch": "latest", "cuda": "13.0", "driver": "525.60.13"}, "driver.run-floor", "driver"),
+        ({"torch": "2.15.0", "cuda": "13.0"}, "variant.unpublished", "cuda"),
+    ],
+)
+def test_a_refusal_blames_what_is_to_blame(
+    axes: dict[str, Any], code: str | None, have: str
+) -> None:
+    refusal = refusal_of(**axes)
+    assert code is None or refusal.code == code
+    assert list(refusal.have) == have.split()
+    assert list(refusal.need) == have.split()
 
 
 def test_numbers_are_in_the_message() -> None:
@@ -465,61 +519,93 @@ def oracle(cell: Cell, request: Request) -> list[str]:
     if variant.published != "yes":
         wrong.append("not published")
     if cell.cuda is not None:
-        wrong += driver_oracle(cell, request)
+        wrong += driver_wrong(cell, request)
     return wrong
 
 
-def driver_oracle(cell: Cell, request: Request) -> list[str]:
+def driver_wrong(cell: Cell, request: Request) -> list[str]:
+    """What the driver's side of a cell has wrong, by the oracle on the raw document."""
     wrong: list[str] = []
-    floors = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
-    driver = Version(request.driver) if request.driver else None
-    run_floor = Version(floors[int((cell.cuda or "0").split(".")[0])])
-    if (
-        cell.driver.run_floor != str(run_floor)
-        and Version(cell.driver.run_floor or "0") != run_floor
-    ):
+    run_floor = driver_oracle.run_floor(cell.cuda or "")
+    if Version(cell.driver.run_floor or "0") != run_floor:
         wrong.append("run floor")
     for text in request.gpu:
-        cap = Version(GPUS[text].capability if text in GPUS else text)
-        fact = CAPS[GPUS[text].capability if text in GPUS else text]
-        arch = [Version(a) for a in cell.arch_list]
-        code = [a for a in arch if a.major == cap.major and a.minor <= cap.minor]
-        if not code and not [p for p in cell.ptx if Version(p) <= cap]:
-            wrong.append("no code for the GPU")
-        if cell.compile and cap < Version("7.0"):
-            wrong.append("compile below 7.0")
-        if driver and fact.driver_branch_last and driver.major > fact.driver_branch_last:
-            wrong.append("GPU dropped by the driver")
-        if driver and fact.driver_from and driver < Version(fact.driver_from):
-            wrong.append("GPU unknown to the driver")
-        if driver and cell.forward_compat and GPUS[text].kind != "data-center":
-            wrong.append("forward compatibility without a data-center GPU")
-        board = GPUS[text].host_arch if text in GPUS else None
+        board = driver_oracle.GPUS.get(text, {}).get("host_arch")
         if board is not None and cell.arch != board:
             wrong.append("a GPU that no machine of this type has")
-    if driver and cell.forward_compat is None:
-        if driver < run_floor:
-            wrong.append("below the run floor")
-        if cell.compile and cell.ptxas is None and driver < compile_floor_of(cell, request, floors):
-            wrong.append("below the compile floor")
-    if driver and cell.forward_compat and driver.major not in TOOLKIT_COMPAT[cell.cuda or ""]:
-        wrong.append("a branch that forward compatibility does not know")
+    if cell.arch == "aarch64":
+        return wrong  # another arch list; its driver side is that of the same build
+    compiles = cell.compile and cell.ptxas is None
+    wrong += driver_oracle.against(
+        cell.torch, cell.variant, request.gpu, request.driver, compiles=compiles
+    )
+    if compiles:
+        floor = driver_oracle.compile_floor(cell.torch, cell.cuda or "", request.gpu)
+        told = cell.driver.compile_floor
+        if (Version(told) if told else None) != floor:
+            wrong.append("compile floor")
+    if request.driver is not None:
+        level = driver_oracle.level(cell.cuda or "", request.driver, request.gpu)
+        if (level == "compat") != (cell.forward_compat is not None):
+            wrong.append("forward compatibility")
     return wrong
 
 
-def compile_floor_of(cell: Cell, request: Request, floors: dict[int, str]) -> Version:
-    """The oldest driver that loads what triton's ptxas makes, from the raw document."""
-    run = Version(floors[int((cell.cuda or "0").split(".")[0])])
-    pin = RAW_RELEASES[cell.torch]["triton"]
-    if pin is None:
-        return run
-    triton = RAW_TRITONS[pin["version"]]
-    blackwell = any(
-        Version(GPUS[text].capability if text in GPUS else text) >= Version("10.0")
-        for text in request.gpu
-    )
-    ptxas = triton.get("ptxas_blackwell") if blackwell else None
-    return max(run, Version(floors[int((ptxas or triton["ptxas"]).split(".")[0])]))
+NAMED = [
+    (r.torch, v.tag)
+    for r in MATRIX.releases
+    for v in r.variants
+    if v.published == "yes" and v.toolkit is not None and (r.torch, v.tag) != ("2.6.0", "cu126")
+]
+CARDS = [
+    n for n, g in driver_oracle.GPUS.items() if g["kind"] != "embedded" and "host_arch" not in g
+]
+CARDS += [n for n, c in driver_oracle.CAPABILITIES.items() if not c.get("embedded")]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(NAMED),
+    st.lists(st.sampled_from(CARDS), max_size=2, unique=True).map(tuple),
+    st.one_of(st.none(), st.sampled_from(DRIVERS)),
+    st.booleans(),
+)
+def test_a_host_is_refused_exactly_where_the_procedure_says_so(
+    build: tuple[str, str], gpus: tuple[str, ...], driver: str | None, compiles: bool
+) -> None:
+    torch, tag = build
+    request = Request(torch=torch, cuda=tag, gpu=gpus, driver=driver, compile=compiles)
+    against = driver_oracle.against(torch, tag, gpus, driver, compiles=compiles)
+    answer = resolve(MATRIX, request)
+    assert isinstance(answer, Resolution) == (not against), (against, answer)
+
+
+@pytest.mark.parametrize(
+    ("torch", "tag", "gpus", "driver", "compiles", "said"),
+    [
+        ("2.0.1", "cu118", ("A100",), "470.82", True, "below the compile floor"),
+        ("2.0.1", "cu118", ("A100",), "470.82", False, None),
+        ("2.0.1", "cu118", ("A100",), "440.33", False, "below the run floor"),
+        ("2.13.0", "cu130", ("A100",), "535.183.01", True, None),
+        ("2.13.0", "cu130", ("RTX 3090",), "535.183.01", True, "below the run floor"),
+        ("2.13.0", "cu129", ("B200",), "575.57.08", True, "below the compile floor"),
+        ("2.0.1", "cu117", ("H100",), None, True, "no code for H100"),
+        ("2.14.1", "cu126", ("GTX 1080",), None, True, "triton does not compile for GTX 1080"),
+        ("2.7.1", "cu128", ("RTX 5090",), "565.57.01", True, "RTX 5090 unknown to the driver"),
+        ("2.14.1", "cu126", ("V100",), "590.48.01", True, "V100 unknown to the driver"),
+    ],
+)
+def test_the_oracle_itself(
+    torch: str,
+    tag: str,
+    gpus: tuple[str, ...],
+    driver: str | None,
+    compiles: bool,
+    said: str | None,
+) -> None:
+    names = tuple({"V100": "Tesla V100"}.get(g, g) for g in gpus)
+    found = driver_oracle.against(torch, tag, names, driver, compiles=compiles)
+    assert [text.replace("Tesla ", "") for text in found] == ([] if said is None else [said])
 
 
 @settings(max_examples=400, deadline=None)
@@ -545,15 +631,20 @@ def test_no_cell_breaks_a_rule_and_every_suggestion_resolves(request: Request) -
 
 def truly_differs(request: Request, cell: Cell, told: str) -> bool:
     """Whether nothing is called another that is what was asked for."""
-    same = {
-        "torch": request.torch == cell.torch,
-        "CUDA": request.cuda == cell.cuda,
-        "Python": request.python == cell.python,
-        "OS": request.os == cell.os,
+    torch, _, label = (request.torch or "").partition("+")
+    tag = (request.cuda or "").replace(".", "")
+    asked = {
+        "torch": (torch or None, cell.torch),
+        "CUDA": (label or (f"cu{tag}" if tag.isdigit() else tag) or None, cell.variant),
+        "Python": (request.python, cell.python),
+        "OS": (request.os, cell.os),
+        "flavour": (request.flavour, cell.flavour),
+        "index": (request.index, None),
     }
     words = told.replace(",", " ").split()
-    named = {word for word in same if "another" in words and word in words}
-    return not any(same[word] for word in named) and (
+    assert not {"python", "os", "GPU"} & set(words) or "machine" in words
+    named = {word for word in asked if "another" in words and word in words}
+    return all(asked[word][0] not in {None, asked[word][1]} for word in named) and (
         "driver" not in words or request.driver is not None
     )
 
