@@ -110,7 +110,9 @@ def _pairs(words: tuple[str, ...]) -> dict[str, Path]:
 def _named(root: Path, name: str) -> _Wanted:
     """The rendered cell of a name."""
     from provisioner.render.job import recorded_specs
+    from provisioner.render.journal import refuse_interrupted
 
+    refuse_interrupted(root)
     recorded = recorded_specs(root)
     if name in recorded:
         return _Wanted(recorded[name].cell, None)

@@ -111,7 +111,11 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     provision lock --cuda 11.8 --python-from base
     provision lock --check
     """
+    from provisioner.render.journal import refuse_interrupted
+
     how = _How(**switches)
+    if how.check:
+        refuse_interrupted(how.root)
     selected = bool(settings.chosen.keys() & {*(option.name for option in CELL), "file"})
     if cell is None and not selected:
         if how.check:

@@ -88,9 +88,10 @@ def command(settings: Settings, out: Output, **switches: Any) -> int:
             facts={"options": asked},
         )
     from provisioner.render.job import every_cell_job, listed_cells, recorded_job, removal_job
+    from provisioner.render.journal import refuse_interrupted
 
     if how.check or how.diff:
-        _refuse_half_written(how.root)
+        refuse_interrupted(how.root)
     else:
         recover_first(how.root, out)
     if not how.many:
@@ -232,20 +233,6 @@ def _facts_by_mirrors(settings: Settings) -> Callable[[dict[str, str]], Facts]:
         )
 
     return facts
-
-
-def _refuse_half_written(root: Path) -> None:
-    """What only reads neither completes nor judges an interrupted write."""
-    from provisioner.render.journal import interrupted
-
-    if interrupted(root):
-        raise FindingError(
-            "output.interrupted",
-            f"A write below {root.resolve()} was cut off: some files may be old and some new.",
-            facts={"root": str(root)},
-            next_step="`provision render` with the options of that write, or --again, completes "
-            "or undoes it.",
-        )
 
 
 def recover_first(root: Path, out: Output) -> None:

@@ -34,6 +34,7 @@ from provisioner.render.moves import (
     clear_stage,
     forward,
     load_journal,
+    stage_number,
     staged_whole,
 )
 from provisioner.render.plan import ActionKind, Plan, conflict_error, plan
@@ -127,6 +128,18 @@ def interrupted(root: Path) -> bool:
         return not held(root)
     except OSError as error:
         raise explain(error, root, "looking for other writers") from None
+
+
+def refuse_interrupted(root: Path) -> None:
+    """Raises FindingError where a write was cut off: what only reads does not deal with it."""
+    if interrupted(root):
+        raise FindingError(
+            "output.interrupted",
+            f"A write below {root.resolve()} was cut off: some files may be old and some new.",
+            facts={"root": str(root)},
+            next_step="`provision render` with the options of that write, or --again, completes "
+            "or undoes it.",
+        )
 
 
 def apply(root: Path, planned: Plan, *, wait_s: float = WAIT_S) -> Outcome:
@@ -234,7 +247,7 @@ def _lay_out(tree: Tree, planned: Plan) -> tuple[Journal, list[tuple[str, bytes,
         for end in range(1, len(parts))
     }
     made = tuple(folder for folder in sorted(folders) if tree.folder(folder) is None)
-    return Journal(made=made, steps=tuple(steps)), files
+    return Journal(stage=0, made=made, steps=tuple(steps)), files
 
 
 def _stage(tree: Tree, journal: Journal, files: list[tuple[str, bytes, int]]) -> None:
@@ -243,6 +256,7 @@ def _stage(tree: Tree, journal: Journal, files: list[tuple[str, bytes, int]]) ->
         tree.make_folder(folder)
     tree.write_new(NEW, files)
     tree.sync_folders([NEW])
+    journal = msgspec.structs.replace(journal, stage=stage_number(tree))
     name = PART.rpartition("/")[2]
     tree.write_new(STAGE, [(name, msgspec.json.encode(journal), 0o644)])
     tree.rename(PART, JOURNAL)
@@ -260,7 +274,9 @@ def _recover_held(tree: Tree) -> Recovery:
             facts={"root": str(tree.root), "kind": kind},
             next_step=f"Move {tree.root / STAGE} away.",
         )
-    if tree.stat(JOURNAL) is not None and tree.stat(UNDO) is None:
+    if tree.stat(UNDO) is not None:
+        load_journal(tree, UNDO)  # one that can't be used is told as such
+    elif tree.stat(JOURNAL) is not None:
         journal = load_journal(tree, JOURNAL)
         # Completing may meet what stopped the write; then everything goes back.
         with contextlib.suppress(OSError, OutsideError):

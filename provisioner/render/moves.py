@@ -48,9 +48,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All steps of one write in order, and the folders it has to make, parents first."""
+    """All steps of one write in order, and the folders it has to make, parents first.
+
+    `stage` is the inode number of the staging folder that it was written for.
+    """
 
     schema: int = SCHEMA
+    stage: int
     made: tuple[str, ...]
     steps: tuple[Step, ...]
 
@@ -64,7 +68,11 @@ class ChangedError(Exception):
 
 
 def load_journal(tree: Tree, path: str) -> Journal:
-    """Returns the checked journal at `path`; raises OutsideError when it is damaged."""
+    """Returns the checked journal at `path`; raises OutsideError when it is damaged.
+
+    It counts in the folder that it was written in alone (a renamed one too): what came along with
+    a copy, an archive or a checkout must not move or remove files where it arrived.
+    """
     try:
         journal = msgspec.json.decode(tree.read(path, _LIMIT) or b"", type=Journal)
         if journal.schema != SCHEMA:
@@ -74,11 +82,19 @@ def load_journal(tree: Tree, path: str) -> Journal:
                 check_visible(step.path)
         for folder in journal.made:
             check_visible(folder)
+        if journal.stage != stage_number(tree):
+            raise _elsewhere(tree.root)
     except msgspec.MsgspecError as error:
         raise _damaged(tree.root, str(error)) from None
     except UsageError as error:
         raise _damaged(tree.root, error.message) from None
     return journal
+
+
+def stage_number(tree: Tree) -> int:
+    """Returns what tells this staging folder from a copy of it: its inode number."""
+    status = tree.stat(STAGE)
+    return 0 if status is None else status.st_ino
 
 
 def staged_whole(tree: Tree, journal: Journal) -> bool:
@@ -237,6 +253,17 @@ def _damaged(root: Path, reason: str) -> OutsideError:
         "output.journal-damaged",
         f"The journal in {STAGE} below {root} can't be used: {reason}.",
         facts={"root": str(root), "reason": reason},
+        next_step=f"Remove {root / STAGE}, then compare with `provision render "
+        "--check`; each file there is whole.",
+    )
+
+
+def _elsewhere(root: Path) -> OutsideError:
+    return OutsideError(
+        "output.journal-elsewhere",
+        f"The journal in {STAGE} below {root} was written in another folder and came along with "
+        "a copy of it; it is not carried out here.",
+        facts={"root": str(root)},
         next_step=f"Remove {root / STAGE}, then compare with `provision render "
         "--check`; each file there is whole.",
     )

@@ -234,7 +234,8 @@ def stage_by_hand(root: Path, journal: Journal, new: dict[int, bytes]) -> None:
     (root / OLD).mkdir()
     for number, content in new.items():
         (root / NEW / str(number)).write_bytes(content)
-    (root / JOURNAL).write_bytes(msgspec.json.encode(journal))
+    here = msgspec.structs.replace(journal, stage=(root / STAGE).stat().st_ino)
+    (root / JOURNAL).write_bytes(msgspec.json.encode(here))
 
 
 def a_step(path: str, old: bytes | None, new: bytes | None, number: int = 0) -> Step:
@@ -267,7 +268,7 @@ def test_recover_clears_the_lock_of_a_dead_process(root: Path) -> None:
 
 def test_recover_completes_a_journal(root: Path) -> None:
     step = a_step("bake.json", b"{}", b"[]")
-    stage_by_hand(root, Journal(made=("new",), steps=(step, a_step("new/x", None, b"x", 1))),
+    stage_by_hand(root, Journal(stage=0, made=("new",), steps=(step, a_step("new/x", None, b"x", 1))),
                   {0: b"[]", 1: b"x"})  # fmt: skip
     assert recover(root) == Recovery(action="completed")
     assert texts(root) == {**FIRST, "bake.json": "[]", "new/x": "x"}
@@ -281,7 +282,9 @@ def test_recover_leaves_alone_what_was_edited_since(root: Path) -> None:
         a_step("docker/b/Dockerfile", b"FROM b\n", None, 2),
         a_step("new/x", None, b"x", 3),
     )
-    stage_by_hand(root, Journal(made=("new",), steps=steps), {0: b"[]", 1: b"FROM z\n", 3: b"x"})
+    stage_by_hand(
+        root, Journal(stage=0, made=("new",), steps=steps), {0: b"[]", 1: b"FROM z\n", 3: b"x"}
+    )
     edited = {"bake.json": "mine", "docker/b/Dockerfile": "mine", "new/x": "mine"}
     (root / "new").mkdir()
     for path, text in edited.items():
@@ -295,7 +298,7 @@ def test_recover_leaves_alone_what_was_edited_since(root: Path) -> None:
 def test_recover_goes_back_when_a_staged_file_is_damaged(root: Path) -> None:
     before = snapshot(root)
     steps = (a_step("bake.json", b"{}", b"[]", 0), a_step("x", None, b"x", 1))
-    stage_by_hand(root, Journal(made=(), steps=steps), {0: b"[]", 1: b""})
+    stage_by_hand(root, Journal(stage=0, made=(), steps=steps), {0: b"[]", 1: b""})
     assert recover(root) == Recovery(action="undone")
     assert snapshot(root) == before
     assert debris(root) == []
@@ -304,7 +307,7 @@ def test_recover_goes_back_when_a_staged_file_is_damaged(root: Path) -> None:
 def test_a_recovery_that_began_to_go_back_goes_on_back(root: Path) -> None:
     before = snapshot(root)
     steps = (a_step("bake.json", b"{}", b"[]", 0), a_step("x", None, b"x", 1))
-    stage_by_hand(root, Journal(made=(), steps=steps), {1: b"x"})
+    stage_by_hand(root, Journal(stage=0, made=(), steps=steps), {1: b"x"})
     (root / "bake.json").rename(root / OLD / "0")
     (root / "bake.json").write_text("[]")
     (root / JOURNAL).rename(root / UNDO)
@@ -318,7 +321,7 @@ def test_going_back_leaves_alone_what_was_edited_since(root: Path) -> None:
         a_step("docker/b/Dockerfile", b"FROM b\n", None, 1),
         a_step("x", None, b"x", 2),
     )
-    stage_by_hand(root, Journal(made=(), steps=steps), {})
+    stage_by_hand(root, Journal(stage=0, made=(), steps=steps), {})
     (root / "bake.json").rename(root / OLD / "0")
     (root / "docker/b/Dockerfile").rename(root / OLD / "1")
     edited = {"bake.json": "mine", "docker/b/Dockerfile": "mine", "x": "mine"}
@@ -331,17 +334,43 @@ def test_going_back_leaves_alone_what_was_edited_since(root: Path) -> None:
     assert texts(root) == {**FIRST, **edited}
 
 
+_STEP = b'{"stage":0,"made":[],"steps":[{"path":"%s","number":0,"old":null,"new":null}]}'
 BAD_JOURNALS = {
     "no json": b"{",
     "empty": b"",
-    "schema": b'{"schema": 2, "made": [], "steps": []}',
-    "unknown": b'{"schema": 1, "made": [], "steps": [], "more": 1}',
-    "parent": b'{"made":[],"steps":[{"path":"../x","number":0,"old":null,"new":null}]}',
-    "absolute": b'{"made":[],"steps":[{"path":"/x","number":0,"old":null,"new":null}]}',
-    "own": b'{"made":[],"steps":[{"path":".provision-x","number":0,"old":null,"new":null}]}',
-    "made": b'{"made":["../x"],"steps":[]}',
+    "schema": b'{"schema": 2, "stage": 0, "made": [], "steps": []}',
+    "unknown": b'{"schema": 1, "stage": 0, "made": [], "steps": [], "more": 1}',
+    "nowhere": b'{"schema": 1, "made": [], "steps": []}',
+    "parent": _STEP % b"../x",
+    "absolute": _STEP % b"/x",
+    "own": _STEP % b".provision-x",
+    "made": b'{"stage":0,"made":["../x"],"steps":[]}',
     "deep": b'{"x":' + b"[" * 100_000,
 }
+
+
+def test_a_journal_counts_in_the_folder_that_it_was_written_in_alone(
+    root: Path, tmp_path: Path
+) -> None:
+    """It goes along with a renamed folder, and is not carried out in a copy of it."""
+    steps = (a_step("bake.json", FIRST["bake.json"].encode(), None), a_step("x", None, b"x", 1))
+    stage_by_hand(root, Journal(stage=0, made=(), steps=steps), {1: b"x"})
+    copied, moved = tmp_path / "copied", tmp_path / "moved"
+    shutil.copytree(root, copied)
+    root.rename(moved)
+    before = snapshot(copied)
+    for name in (JOURNAL, UNDO):
+        if name == UNDO:
+            (copied / JOURNAL).rename(copied / UNDO)
+            before = snapshot(copied)
+        with pytest.raises(OutsideError) as caught:
+            recover(copied)
+        assert caught.value.code == "output.journal-elsewhere"
+        assert str(copied / STAGE) in (caught.value.next_step or "")
+        assert snapshot(copied) == before
+    assert recover(moved).action == "completed"
+    assert not (moved / "bake.json").exists()
+    assert (moved / "x").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("name", BAD_JOURNALS)
@@ -373,7 +402,7 @@ def test_write_recovers_first_and_says_so(root: Path) -> None:
     outcome = write(root, files_of({"bake.json": "new"}), G)
     assert outcome.recovered == Recovery(action="cleared")
     assert texts(root) == {"bake.json": "new"}
-    stage_by_hand(root, Journal(made=(), steps=(a_step("x", None, b"x"),)), {0: b"x"})
+    stage_by_hand(root, Journal(stage=0, made=(), steps=(a_step("x", None, b"x"),)), {0: b"x"})
     outcome = write(root, files_of({"bake.json": "new", "x": "x"}), G)
     assert outcome.recovered == Recovery(action="completed")
     assert outcome.unchanged == ("bake.json", "x")
