@@ -29,24 +29,32 @@ def command(
     """List the releases with their builds, Pythons and evidence."""
     from provisioner.matrix.age import age_days, today
     from provisioner.matrix.evidence import read_evidence
-    from provisioner.matrix.listing import rows
+    from provisioner.matrix.listing import gpu_fact, rows
     from provisioner.matrix.load import evidence_directory
 
     matrix = settings.open().matrix
     evidence, refused = read_evidence(evidence_directory(), Path("lockfiles"))
     found = rows(matrix, torch=torch, cuda=cuda, gpus=gpu, evidence=evidence.values())
+    cards = [gpu_fact(matrix, name) for name in gpu]
     if out.json:
         out.result(
             {
                 "schema": LIST_SCHEMA,
                 "as_of": matrix.meta.as_of,
                 "matrix_age_days": age_days(matrix.meta, today()),
+                "gpus": [
+                    {"name": c.label, "capability": c.capability.capability, "verified": c.verified}
+                    for c in cards
+                ],
                 "releases": found,
             }
         )
         return
     for line in page(found):
         out.line(line)
+    for card in cards:
+        if not card.verified:
+            out.line(f"What is told of the {card.label} is not confirmed at first hand.")
     note_age(out, matrix)
     for sentence in refused:
         out.note(f"No evidence: {sentence}")
@@ -73,7 +81,7 @@ def page(found: list[Row]) -> list[str]:
     )
     cells = [entry for row in found for entry in row.evidence]
     if cells:
-        lines += ["", "Evidence:"]
+        lines += ["", "Cells rendered here or with evidence:"]
         lines += [f"  {entry.cell}: {entry.level}" for entry in cells]
     lines += [
         "",
@@ -92,8 +100,5 @@ def _span(series: tuple[str, ...]) -> str:
 
 
 def _level(row: Row) -> str:
-    from provisioner.matrix.evidence import highest
-
     short = {"documented": "-", "verified on CPU": "CPU", "verified on GPU": "GPU"}
-    level = highest(row.evidence)
-    return short.get(level, level)
+    return short.get(row.level, row.level)

@@ -10,6 +10,8 @@ from provisioner.cli.options import common_options, matrix_options
 from provisioner.cli.output import Output, print_refusal, wrap
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from provisioner.cli.settings import Settings
 
 _LABEL = 16
@@ -74,17 +76,37 @@ def release_page(release: dict[str, Any]) -> list[str]:
 def plain_page(entry: dict[str, Any]) -> list[str]:
     """Any other entry for people: one labelled line per fact that is known."""
     lines: list[str] = []
-    last = [key for key in ("torch", "verified", "note", "source") if key in entry]
-    width = max(len(key) for key in entry)
-    for key in (*(key for key in entry if key not in last), *last):
+    unsure = set(entry["unverified"])
+    last = [key for key in ("torch", "torch_unverified", "note", "source") if key in entry]
+    shown = [key for key in entry if key not in last and not _hidden(key)]
+    width = max(len(key) for key in (*shown, *last))
+    for number, key in enumerate((*shown, *last)):
         value = entry[key]
-        if key == "torch" and value:
-            value = f"{len(value)} builds from {value[0]} to {value[-1]} (provision matrix list)"
-        if key == "verified":
-            key, value = "not confirmed", "" if value else "at first hand"
-        if key != "schema" and value not in (None, (), [], {}):
-            lines += _labelled(key.replace("_", " "), _text(value), width)
+        if key.startswith("torch") and isinstance(value, list) and value:
+            value = _builds(value)
+        if value in (None, (), [], {}):
+            if key not in unsure:
+                continue
+            value = "none known"
+        sure = key not in unsure and not (number == 0 and "all" in unsure)
+        nested = {name.partition(".")[2] for name in unsure if name.startswith(f"{key}.")}
+        label = "torch ?" if key == "torch_unverified" else key.replace("_", " ")
+        lines += _labelled(label, _text(value, nested) + ("" if sure else " ?"), width)
+    if unsure or entry.get("torch_unverified"):
+        whole = " (all of this entry)" if "all" in unsure else ""
+        lines += ["", f"?: not confirmed at first hand{whole}."]
     return lines
+
+
+def _builds(labels: list[str]) -> str:
+    if len(labels) == 1:
+        return labels[0]
+    return f"{len(labels)} builds from {labels[0]} to {labels[-1]} (provision matrix list)"
+
+
+def _hidden(key: str) -> bool:
+    """Whether a field is told as a mark, or not meant for people."""
+    return key in {"schema", "verified", "unverified"} or key.endswith("_verified")
 
 
 def _pin(release: dict[str, Any], name: str) -> str:
@@ -122,11 +144,15 @@ def _labelled(label: str, value: str, width: int = _LABEL) -> list[str]:
     return wrap(value, " " * (width + 2), f"{label:<{width}}  ")
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, unsure: Collection[str] = ()) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return "; ".join(f"{key}: {_text(item)}" for key, item in value.items() if item)
+        return "; ".join(
+            f"{key}: {_text(item)}{' ?' * (key in unsure)}"
+            for key, item in value.items()
+            if item and not _hidden(key) and key not in {"source", "note"}
+        )
     if isinstance(value, (list, tuple)):
         return ", ".join(
             str(item.get("version")) if isinstance(item, dict) else str(item) for item in value

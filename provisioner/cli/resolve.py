@@ -11,7 +11,7 @@ from provisioner.cli.output import note_age, print_refusal, wrap
 from provisioner.errors import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from provisioner.cli.output import Output
     from provisioner.cli.settings import Settings
@@ -61,6 +61,7 @@ def answer_json(answer: Resolution | Refusal, settings: Settings, matrix: Matrix
         "cell": cell,
         "decisions": answer.decisions,
         "warnings": answer.warnings,
+        "unverified": answer.unverified,
         "options": settings.explain(),
     }
 
@@ -71,7 +72,9 @@ def answer_json(answer: Resolution | Refusal, settings: Settings, matrix: Matrix
 def resolution_lines(answer: Resolution, *, verbose: bool) -> list[str]:
     """The cell, then what decided each part, then warnings."""
     lines = [answer.cell.name, ""]
-    lines += summary_lines(answer.cell)
+    lines += summary_lines(answer.cell, answer.unverified)
+    if answer.unverified:
+        lines += ["", "  ?: not confirmed at first hand, see the last note."]
     lines += ["", "Why:"]
     for decision in answer.decisions:
         lines += _decision_lines(decision, verbose=verbose)
@@ -79,13 +82,16 @@ def resolution_lines(answer: Resolution, *, verbose: bool) -> list[str]:
     return lines
 
 
-def summary_lines(cell: Cell) -> list[str]:
-    """The cell as a table of two columns."""
+def summary_lines(cell: Cell, unverified: Collection[str] = ()) -> list[str]:
+    """The cell as a table of two columns; a `?` behind what is not confirmed at first hand."""
+    mark = dict.fromkeys(unverified, " ?").get
     driver = cell.driver
+    build = mark("torch") or mark("variant") or ""
+    gpus = f"{', '.join(cell.gpu)}{mark('gpu') or mark('arch_list') or ''}"
     rows: list[tuple[str, str | None]] = [
-        ("torch", f"{cell.local_version} from {cell.index_url or 'the package index'}"),
-        ("torchvision", cell.torchvision or "none"),
-        ("torchaudio", cell.torchaudio or "none"),
+        ("torch", f"{cell.local_version}{build} from {cell.index_url or 'the package index'}"),
+        ("torchvision", f"{cell.torchvision or 'none'}{mark('torchvision', '')}"),
+        ("torchaudio", f"{cell.torchaudio or 'none'}{mark('torchaudio', '')}"),
         ("triton", cell.triton),
         ("python", f"{cell.python} ({'base image' if cell.python_from == 'base' else 'conda'})"),
         ("os", f"{cell.os} {cell.arch}, image {cell.base_image}"),
@@ -94,17 +100,18 @@ def summary_lines(cell: Cell) -> list[str]:
     ]
     if cell.device == "cuda":
         rows += [
+            ("gpu", gpus if cell.gpu else None),
             ("driver to run", f">= {driver.run_floor} (made for branch {driver.native})"),
             ("driver to compile", _at_least(driver.compile_floor) if cell.compile else None),
-            ("driver for the GPU", _at_least(driver.gpu_floor)),
+            ("driver for the GPU", _at_least(driver.gpu_floor, mark("gpu_floor") or mark("gpu"))),
             ("driver to install", f"branch {driver.install}" if driver.install else None),
         ]
     width = max(len(name) for name, value in rows if value)
     return [f"  {name.ljust(width)}  {value}" for name, value in rows if value]
 
 
-def _at_least(version: str | None) -> str | None:
-    return f">= {version}" if version else None
+def _at_least(version: str | None, mark: str | None = None) -> str | None:
+    return f">= {version}{mark or ''}" if version else None
 
 
 def _decision_lines(decision: Decision, *, verbose: bool) -> list[str]:

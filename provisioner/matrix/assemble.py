@@ -82,12 +82,13 @@ def assemble(index: MatrixIndex, want: Want, chosen: Chosen) -> Resolution:
         packages=want.request.packages,
         verified=c.variant.verified,
     )
-    from provisioner.matrix.explain import decisions, warnings
+    from provisioner.matrix.explain import decisions, unverified, warnings
 
     return Resolution(
         cell=cell,
         decisions=decisions(index, want, chosen, cell),
         warnings=warnings(index, want, chosen, cell),
+        unverified=tuple(dict.fromkeys(part for part, _ in unverified(index, want, chosen, cell))),
         request=want.request,
     )
 

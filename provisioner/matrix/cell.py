@@ -143,11 +143,16 @@ class Cell(_Struct, frozen=True, kw_only=True):
 
 
 class Resolution(_Struct, frozen=True, kw_only=True):
-    """A cell with the reasons for it."""
+    """A cell with the reasons for it.
+
+    `unverified` names the parts of the cell that rest on what no first-hand source confirms: torch,
+    variant, arch_list, torchvision, torchaudio, gpu, gpu_floor, forward_compat.
+    """
 
     cell: Cell
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...]
+    unverified: tuple[str, ...] = ()
     request: Request
 
 

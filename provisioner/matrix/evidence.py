@@ -49,13 +49,17 @@ def proved(report: dict[str, Any]) -> str:
 def read_evidence(
     evidence: Path | None, lockfiles: Path | None
 ) -> tuple[dict[str, Evidence], list[str]]:
-    """The highest evidence per cell name, and a sentence per file that is no evidence."""
+    """The highest evidence per cell name, and a sentence per file that is no evidence.
+
+    `lockfiles` has a folder for each cell that was rendered.
+    """
     found: dict[str, Evidence] = {}
     refused: list[str] = []
     if lockfiles is not None:
-        for lock in sorted(lockfiles.glob("*/requirements.txt")):
-            name = lock.parent.name
-            found[name] = Evidence(cell=name, level="locked")
+        for rendered in sorted(lockfiles.glob("*/requirements.in")):
+            folder = rendered.parent
+            level = "locked" if _locked(folder) else "documented"
+            found[folder.name] = Evidence(cell=folder.name, level=level)
     if evidence is not None:
         for path in sorted(evidence.glob("*/*.json")):
             entry = _read(path)
@@ -71,6 +75,16 @@ def highest(entries: Iterable[Evidence]) -> str:
     return max((entry.level for entry in entries), key=LEVELS.index, default=LEVELS[0])
 
 
+def _locked(folder: Path) -> bool:
+    """Whether a cell's folder holds its whole lock: the pip half, and conda's where it has one."""
+    conda = (folder / "environment.yml").exists()
+    return (
+        (folder / "requirements.txt").exists()
+        and (folder / "lock.json").exists()
+        and (not conda or any(folder.glob("conda-linux-*.lock")))
+    )
+
+
 def _read(path: Path) -> Evidence | str:
     """The evidence in a file, or why it is none."""
     try:
@@ -80,6 +94,9 @@ def _read(path: Path) -> Evidence | str:
         return f"cannot be read as evidence: {error}"
     if file.cell != path.parent.name:
         return f"names the cell {file.cell}, its folder {path.parent.name}"
+    torch = str(file.report.get("torch") or "").partition("+")[0]
+    if torch and not file.cell.rpartition("--")[2].startswith(f"torch{torch}-"):
+        return f"is a report about torch {torch}, which {file.cell} is not"
     level = proved(file.report)
     if file.level not in LEVELS:
         return f"has the level {file.level!r}; known are {', '.join(LEVELS)}"

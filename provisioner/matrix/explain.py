@@ -10,7 +10,7 @@ from provisioner.matrix.rules import driver_state, sass_for
 
 if TYPE_CHECKING:
     from provisioner.matrix.assemble import Chosen
-    from provisioner.matrix.index import MatrixIndex
+    from provisioner.matrix.index import GpuFact, MatrixIndex
     from provisioner.matrix.request import Want
 
 _SHOWN = 4
@@ -30,18 +30,25 @@ def decisions(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> tup
     if cell.cuda is not None:
         made += [_run_floor(index, cell), *_compile_floor(index, want, chosen, cell)]
     if want.driver is not None and cell.cuda is not None:
-        state = driver_state(index, want, cell.cuda)
-        source = index.run_floor(cell.cuda).source
-        made.append(
-            Decision(
-                part="host driver",
-                value=f"{want.driver} ({state.level})",
-                because=state.because,
-                source=source,
-            )
-        )
+        made.append(_host_driver(index, want, cell))
     made += _compile(chosen, cell)
     return tuple(made)
+
+
+def _host_driver(index: MatrixIndex, want: Want, cell: Cell) -> Decision:
+    state = driver_state(index, want, cell.cuda or "")
+    floor, branch = index.run_floor(cell.cuda or ""), index.branch_of(want.driver or "")
+    toolkit = index.toolkits[cell.cuda or ""]
+    bridged = state.level == "compat"
+    return Decision(
+        part="host driver",
+        value=f"{want.driver} ({state.level})",
+        because=state.because,
+        source=toolkit.source if bridged else floor.source,
+        verified=floor.verified
+        and branch.verified
+        and (toolkit.forward_compat_verified or not bridged),
+    )
 
 
 def _torch(index: MatrixIndex, want: Want, chosen: Chosen) -> Decision:
@@ -66,6 +73,7 @@ def _torch(index: MatrixIndex, want: Want, chosen: Chosen) -> Decision:
         value=release.torch,
         because=because,
         source=release.source,
+        verified=release.verified,
         passed_over=passed[:_SHOWN],
     )
 
@@ -153,7 +161,7 @@ def _gpu(want: Want, chosen: Chosen) -> Decision:
         value=", ".join(g.label for g in want.gpus),
         because=because,
         source=c.variant.source,
-        verified=c.variant.arch_list_verified and all(g.capability.verified for g in want.gpus),
+        verified=c.variant.arch_list_verified and all(g.verified for g in want.gpus),
     )
 
 
@@ -164,6 +172,7 @@ def _run_floor(index: MatrixIndex, cell: Cell) -> Decision:
         value=floor.run_floor,
         because=f"the oldest driver that runs CUDA {floor.major}.x machine code",
         source=floor.source,
+        verified=floor.verified,
     )
 
 
@@ -193,6 +202,7 @@ def _compile_floor(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -
             because=f"triton {pin.version} assembles with ptxas {ptxas}: the higher of the run "
             f"floors of CUDA {cell.cuda} and {ptxas}",
             source=fact.source,
+            verified=fact.verified,
         )
     ]
 
@@ -217,30 +227,58 @@ def warnings(index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell) -> tupl
     c = chosen.candidate
     out = [
         f"{bad.combination}: {bad.symptom}. {bad.fix}"
+        + ("" if bad.verified else " (not confirmed at first hand)")
         for bad in index.bad_for(c.release.torch, c.variant.tag)
         if bad.effect == "warn" and (not bad.python or chosen.python in bad.python)
     ]
     out += _image_warnings(index, cell)
     out += _driver_warnings(index, want, cell)
-    unverified = [
-        what
-        for what, sure in (
-            (f"the {cell.variant} build of torch {cell.torch}", c.variant.verified),
-            (f"the arch list of torch {c.label}", c.variant.arch_list_verified),
-            (f"torchvision {cell.torchvision}", c.release.torchvision.verified),
-            (f"torchaudio {cell.torchaudio}", c.release.torchaudio.verified),
-            *((f"what is told of the {gpu.label}", gpu.capability.verified) for gpu in want.gpus),
-            (
-                f"forward compatibility to CUDA {cell.cuda}",
-                cell.forward_compat is None
-                or index.toolkits[cell.cuda or ""].forward_compat_verified,
-            ),
-        )
-        if not sure and not what.endswith(" None")
-    ]
-    if unverified:
-        out.append("Not confirmed at first hand: " + ", ".join(unverified) + ".")
+    told = [what for _, what in unverified(index, want, chosen, cell)]
+    if told:
+        out.append("Not confirmed at first hand: " + ", ".join(told) + ".")
     return tuple(out)
+
+
+def unverified(
+    index: MatrixIndex, want: Want, chosen: Chosen, cell: Cell
+) -> tuple[tuple[str, str], ...]:
+    """(part, words) of every fact behind a cell that no first-hand source confirms."""
+    c = chosen.candidate
+    toolkit = index.toolkits[cell.cuda] if cell.cuda is not None else None
+    facts = [
+        ("torch", f"torch {cell.torch}", c.release.verified),
+        ("variant", f"the {cell.variant} build of torch {cell.torch}", c.variant.verified),
+        ("arch_list", f"the arch list of torch {c.label}", c.variant.arch_list_verified),
+        (
+            "torchvision",
+            f"torchvision {cell.torchvision}",
+            cell.torchvision is None or c.release.torchvision.verified,
+        ),
+        (
+            "torchaudio",
+            f"torchaudio {cell.torchaudio}",
+            cell.torchaudio is None or c.release.torchaudio.verified,
+        ),
+        *(("gpu", f"what is told of the {gpu.label}", gpu.verified) for gpu in want.gpus),
+        *(
+            ("gpu_floor", _first_driver(gpu), gpu.driver_exact)
+            for gpu in want.gpus
+            if cell.cuda is not None and gpu.label != gpu.capability.capability
+        ),
+        (
+            "forward_compat",
+            f"forward compatibility to CUDA {cell.cuda}",
+            cell.forward_compat is None or toolkit is None or toolkit.forward_compat_verified,
+        ),
+    ]
+    return tuple((part, words) for part, words, sure in facts if not sure)
+
+
+def _first_driver(gpu: GpuFact) -> str:
+    return (
+        f"the first driver for the {gpu.label} ({gpu.driver_from} is the first for any GPU of "
+        f"compute capability {gpu.capability.capability})"
+    )
 
 
 def _image_warnings(index: MatrixIndex, cell: Cell) -> list[str]:

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuFact:
-    """One GPU of a request: a name or a bare compute capability."""
+    """One GPU of a request: a name or a bare compute capability.
+
+    `driver_exact` is false where `driver_from` is only the first driver for any GPU of the
+    capability, and this one may need a newer.
+    """
 
     label: str
     capability: Capability
@@ -34,6 +38,10 @@ class GpuFact:
     driver_from: str | None
     embedded: bool
     host_arch: str | None = None
+    source: tuple[str, ...] = ()
+    verified: bool = True
+    driver_exact: bool = True
+    note: str | None = None
 
 
 class MatrixIndex:
@@ -75,6 +83,10 @@ class MatrixIndex:
                 data_center=False,
                 driver_from=capability.driver_from,
                 embedded=capability.embedded,
+                source=capability.source,
+                verified=capability.verified,
+                driver_exact=capability.driver_from is None,
+                note=capability.note,
             )
         gpu = self.gpus.get(gpu_key(text)) or self.gpus.get(gpu_key(text, drop_form=True))
         if gpu is None:
@@ -87,6 +99,10 @@ class MatrixIndex:
             driver_from=gpu.driver_from or capability.driver_from,
             embedded=gpu.kind == "embedded" or capability.embedded,
             host_arch=gpu.host_arch,
+            source=gpu.source or capability.source,
+            verified=gpu.verified and capability.verified,
+            driver_exact=gpu.driver_from is not None or capability.driver_from is None,
+            note=gpu.note or capability.note,
         )
 
     def branch_of(self, driver: str) -> DriverBranch:
@@ -123,16 +139,19 @@ class MatrixIndex:
 
 
 _BRAND = frozenset({"nvidia", "geforce", "tesla", "quadro"})
-_FORM = re.compile(r"^(sxm[0-9]?|pcie?|nvl|hgx|[0-9]{2,3}gb|hbm[0-9]?e?|generation)$")
+_FORM = re.compile(
+    r"(sxm[0-9]?|pcie?|nvl|hgx|dgxs?|fhhl|[0-9]{2,3}gb?|hbm[0-9]?e?|generation"
+    r"|laptop|mobile|gpu|with|max|q|design)"
+)
 
 
 def gpu_key(name: str, *, drop_form: bool = False) -> str:
     """A GPU name without maker, brand words, blanks and case: `NVIDIA GeForce RTX 3090`.
 
-    `drop_form` also drops form factor and memory, as in `A100-SXM4-80GB`.
+    `drop_form` also drops form factor and memory, as in `A100-SXM4-80GB` or `RTX 4090 Laptop GPU`.
     """
-    words = name.lower().replace("-", " ").replace("_", " ").split()
-    kept = [w for w in words if w not in _BRAND and not (drop_form and _FORM.match(w))]
+    words = re.sub(r"[-_()]", " ", name.lower()).split()
+    kept = [w for w in words if w not in _BRAND and not (drop_form and _FORM.fullmatch(w))]
     return "".join(kept or words)
 
 

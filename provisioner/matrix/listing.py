@@ -9,27 +9,36 @@ from packaging.specifiers import InvalidSpecifier
 
 from provisioner.errors import UsageError
 from provisioner.matrix import versions
+from provisioner.matrix.evidence import highest
 from provisioner.matrix.index import index_of
 from provisioner.matrix.rules import sass_for
+from provisioner.matrix.show import unconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from provisioner.matrix.evidence import Evidence
+    from provisioner.matrix.index import GpuFact
     from provisioner.matrix.model import Matrix, Release, Variant
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One release. `variants` are those that the filters leave, `evidence` that of its cells."""
+    """One release. `variants` are those that the filters leave, `evidence` that of its cells.
+
+    `unverified` are tags whose build or list of machine code is not confirmed at first hand,
+    `unconfirmed` says in words what is not; `level` is the highest of the evidence.
+    """
 
     torch: str
     released: str
     variants: tuple[str, ...]
     pypi_variant: str
     unverified: tuple[str, ...]
+    unconfirmed: tuple[str, ...]
     python: tuple[str, ...]
     compile_python_max: str | None
     triton: str | None
+    level: str
     evidence: tuple[Evidence, ...]
 
 
@@ -42,7 +51,7 @@ def rows(
     evidence: Iterable[Evidence] = (),
 ) -> list[Row]:
     """The releases that the filters leave, oldest first. Raises UsageError for a bad filter."""
-    capabilities = [_capability(matrix, gpu) for gpu in gpus]
+    capabilities = [gpu_fact(matrix, gpu).capability.capability for gpu in gpus]
     known = list(evidence)
     found: list[Row] = []
     for release in matching(matrix.releases, torch):
@@ -76,6 +85,7 @@ def runs_on(variant: Variant, capability: str) -> bool:
 
 
 def _row(release: Release, variants: tuple[Variant, ...], evidence: list[Evidence]) -> Row:
+    proved = tuple(entry for entry in evidence if _cell_of(entry.cell, release.torch, variants))
     return Row(
         torch=release.torch,
         released=release.released,
@@ -84,18 +94,21 @@ def _row(release: Release, variants: tuple[Variant, ...], evidence: list[Evidenc
         unverified=tuple(
             variant.tag
             for variant in variants
-            if not variant.verified or variant.published != "yes"
+            if not variant.verified or variant.published != "yes" or not variant.arch_list_verified
         ),
+        unconfirmed=tuple(unconfirmed(release)),
         python=release.python.x86_64,
         compile_python_max=release.compile.python_max,
         triton=release.triton.version if release.triton else None,
-        evidence=tuple(entry for entry in evidence if _cell_of(entry.cell, release.torch)),
+        level=highest(proved),
+        evidence=proved,
     )
 
 
-def _cell_of(cell: str, torch: str) -> bool:
-    """Whether a cell name, with a project's name before it or not, is of a release."""
-    return cell.rpartition("--")[2].startswith(f"torch{torch}-")
+def _cell_of(cell: str, torch: str, variants: Iterable[Variant]) -> bool:
+    """Whether a cell name, with a project's name before it or not, is of one of these builds."""
+    own = cell.rpartition("--")[2]
+    return own.startswith(tuple(f"torch{torch}-{variant.tag}-" for variant in variants))
 
 
 def _matches(version: str, wanted: str) -> bool:
@@ -113,7 +126,8 @@ def _matches(version: str, wanted: str) -> bool:
         ) from None
 
 
-def _capability(matrix: Matrix, gpu: str) -> str:
+def gpu_fact(matrix: Matrix, gpu: str) -> GpuFact:
+    """The GPU of a filter. Raises UsageError for a name that the matrix does not have."""
     fact = index_of(matrix).gpu(gpu)
     if fact is None:
         raise UsageError(
@@ -122,4 +136,4 @@ def _capability(matrix: Matrix, gpu: str) -> str:
             "compute capability such as 8.6.",
             facts={"value": gpu},
         )
-    return fact.capability.capability
+    return fact

@@ -262,11 +262,13 @@ class Capability(Fact, frozen=True, kw_only=True):
     embedded: bool = False
 
 
-class Gpu(_Struct, frozen=True, kw_only=True):
+class Gpu(Fact, frozen=True, kw_only=True):
     """A GPU by its marketing name. `driver_from` where one needs a newer driver than its kin;
-    `host_arch` where it is sold with one machine type only (on one board with its CPU).
+    `host_arch` where it is sold with one machine type only (on one board with its CPU). Without
+    `source` the name was read where its capability was.
     """
 
+    source: tuple[Text, ...] = ()
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
     capability: MinorVersion
     kind: Literal["data-center", "workstation", "geforce", "titan", "embedded"]

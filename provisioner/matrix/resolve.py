@@ -236,7 +236,8 @@ def _unknown(index: MatrixIndex, want: Want) -> Problem | None:
                 f"{want.arch}",
                 want.arch,
                 str(gpu.host_arch),
-                gpu.capability.source,
+                gpu.source,
+                verified=gpu.verified,
             )
     if want.torch is not None and want.torch not in index.releases:
         known = index.newest_first

@@ -133,8 +133,8 @@ def gpu_against_driver(index: MatrixIndex, want: Want, c: Candidate) -> Iterator
                 f"{cap.capability})",
                 want.driver,
                 f">={gpu.driver_from}",
-                cap.source,
-                verified=cap.verified,
+                gpu.source,
+                verified=gpu.verified,
             )
         if cap.driver_branch_last is not None and number > cap.driver_branch_last:
             yield Problem(
@@ -145,6 +145,7 @@ def gpu_against_driver(index: MatrixIndex, want: Want, c: Candidate) -> Iterator
                 want.driver,
                 f"branch <={cap.driver_branch_last}",
                 cap.source,
+                verified=gpu.verified,
             )
 
 
@@ -161,13 +162,18 @@ def driver_runs(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Proble
     if bridged or state.level in {"native", "limited"}:
         return
     floor = index.run_floor(c.variant.toolkit)
-    compat = index.toolkits[c.variant.toolkit].forward_compat_from
+    toolkit = index.toolkits[c.variant.toolkit]
+    compat = toolkit.forward_compat_from
     hint = ""
     branch = versions.major(want.driver)
     if branch in compat and not want.gpus:
         hint = "; on a data-center GPU cuda-compat could bridge it: name the GPU with --gpu"
     elif state.level == "compat":
         hint = f"; cuda-compat could bridge it: ask for it with --cuda {c.variant.toolkit}"
+    elif (
+        not toolkit.forward_compat_verified and want.gpus and all(g.data_center for g in want.gpus)
+    ):
+        hint = f"; whether a cuda-compat of CUDA {toolkit.series} bridges it is not confirmed"
     yield Problem(
         "driver.run-floor",
         "driver",
@@ -240,7 +246,7 @@ def gpu_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Probl
                 f"torch.compile cannot target the {gpu.label}: triton needs compute capability "
                 f"{rules.capability_min} or newer, the GPU has {cap}",
                 cap,
-                f">={rules.capability_min}, or --no-compile",
+                f">={rules.capability_min} to compile, or --no-compile",
                 rules.source,
             )
         elif (problem := _ptxas_knows(index, c, gpu)) is not None:
@@ -257,13 +263,13 @@ def _ptxas_knows(index: MatrixIndex, c: Candidate, gpu: GpuFact) -> Problem | No
         return None
     return Problem(
         "gpu.ptxas-too-old",
-        "gpu",
+        "ptxas",
         f"torch.compile cannot target the {gpu.label}: triton {pin.version} assembles with ptxas "
         f"{ptxas}, and compute capability {gpu.capability.capability} begins with CUDA {first}",
         ptxas,
         f"a ptxas of CUDA {first} or newer, or --no-compile",
         fact.source,
-        verified=gpu.capability.verified,
+        verified=gpu.verified and fact.verified,
     )
 
 

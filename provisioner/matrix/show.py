@@ -12,6 +12,8 @@ from provisioner.matrix.cell import Nearest, Refusal
 from provisioner.matrix.index import index_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from provisioner.matrix.model import Matrix, Release, Variant
 
 SHOW_SCHEMA = "provision.matrix.show/1"
@@ -59,8 +61,27 @@ def _object(matrix: Matrix, kind: str, name: str) -> dict[str, Any] | None:
     found: dict[str, Any] = msgspec.to_builtins(plain)
     if kind == "toolkit":
         found["run_floor"] = index.run_floor(plain.series).run_floor
-        found["torch"] = _builds(matrix, lambda variant: variant.toolkit == plain.series)
+        found |= _builds(matrix, lambda variant: variant.toolkit == plain.series, arch_list=False)
+    found["unverified"] = unverified_fields(found)
     return found
+
+
+_COVERS = {"toolchain_verified": ("python", "gcc", "glibc", "kernel")}
+"""What a mark speaks of where its name does not say so; `x_verified` speaks of x and x_..."""
+
+
+def unverified_fields(entry: dict[str, Any]) -> list[str]:
+    """The fields of an entry that no first-hand source confirms; `all` stands for the whole."""
+    marks: list[str] = [] if entry.get("verified", True) else ["all"]
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            marks += [f"{key}.{name}" for name in unverified_fields(value)]
+        if not key.endswith("_verified") or value:
+            continue
+        stem = key.removesuffix("_verified")
+        named = [k for k in entry if (k == stem or k.startswith(f"{stem}_")) and k != key]
+        marks += _COVERS.get(key) or named
+    return marks
 
 
 def _gpu_object(matrix: Matrix, name: str) -> dict[str, Any] | None:
@@ -71,26 +92,46 @@ def _gpu_object(matrix: Matrix, name: str) -> dict[str, Any] | None:
         return None
     capability = fact.capability
     rules = matrix.compile_rules
+    own = {
+        "driver_from": fact.driver_from,
+        "host_arch": fact.host_arch,
+        "source": list(fact.source),
+        "verified": fact.verified,
+        "note": fact.note,
+    }
     return {
         "name": fact.label,
         "torch_compile": versions.at_least(capability.capability, rules.capability_min),
-        "driver_from": fact.driver_from,
-        **{
-            key: value
-            for key, value in msgspec.to_builtins(capability).items()
-            if key != "driver_from"
-        },
-        "torch": _builds(matrix, lambda variant: runs_on(variant, capability.capability)),
+        **{key: value for key, value in msgspec.to_builtins(capability).items() if key not in own},
+        **own,
+        **_builds(matrix, lambda variant: runs_on(variant, capability.capability), arch_list=True),
+        "unverified": [
+            *([] if fact.verified else ["all"]),
+            *([] if fact.driver_exact or fact.label == capability.capability else ["driver_from"]),
+        ],
     }
 
 
-def _builds(matrix: Matrix, wanted: Any) -> list[str]:
-    return [
-        f"{release.torch}+{variant.tag}"
-        for release in matrix.releases
-        for variant in release.variants
-        if wanted(variant)
-    ]
+def _builds(
+    matrix: Matrix, wanted: Callable[[Variant], bool], *, arch_list: bool
+) -> dict[str, list[str]]:
+    """The builds that are wanted, those apart of which no first-hand source tells.
+
+    `arch_list`: whether the list of machine code decides, so that it has to be confirmed too.
+    """
+    found: dict[str, list[str]] = {"torch": [], "torch_unverified": []}
+    for release in matrix.releases:
+        for variant in release.variants:
+            if wanted(variant):
+                sure = (
+                    variant.verified
+                    and variant.published == "yes"
+                    and (variant.arch_list_verified or not arch_list)
+                )
+                found["torch" if sure else "torch_unverified"].append(
+                    f"{release.torch}+{variant.tag}"
+                )
+    return found
 
 
 def release_object(release: Release) -> dict[str, Any]:
@@ -116,14 +157,14 @@ def release_object(release: Release) -> dict[str, Any]:
         "nvidia": list(release.pypi.nvidia),
         "builds": [msgspec.to_builtins(variant) for variant in release.variants],
         "other_builds": list(release.other_builds),
-        "unverified": _unverified(release),
+        "unverified": unconfirmed(release),
         "source": list(release.source),
         "note": release.note,
     }
 
 
-def _unverified(release: Release) -> list[str]:
-    """What about a release nobody confirmed at first hand."""
+def unconfirmed(release: Release) -> list[str]:
+    """What about a release nobody confirmed at first hand, in words."""
     marks = [] if release.verified else ["release"]
     marks += [name for name in ("torchvision", "torchaudio") if not getattr(release, name).verified]
     for variant in release.variants:

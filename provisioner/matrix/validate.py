@@ -143,7 +143,7 @@ def _entries(findings: Findings, path: DocumentPath, entries: tuple[Any, ...]) -
 
 
 def _sources(findings: Findings, path: DocumentPath, fact: model.Fact) -> None:
-    if not fact.source:
+    if not fact.source and not isinstance(fact, model.Gpu):  # a GPU has its capability's
         findings.say("no-source", (*path, "source"), "expected where this was read, found nothing")
     for index, source in enumerate(fact.source):
         here = (*path, "source", index)

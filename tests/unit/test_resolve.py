@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 from support import driver_oracle
 
+from provisioner.cli.resolve import summary_lines
 from provisioner.errors import UsageError
 from provisioner.matrix.cell import Cell, Refusal, Request, Resolution, UserPackages
+from provisioner.matrix.index import index_of
 from provisioner.matrix.load import load_matrix
 from provisioner.matrix.resolve import resolve
 
@@ -165,6 +168,13 @@ def test_driver_to_install(gpu: str, branch: int) -> None:
         ({"arch": "amd64"}, {"arch": "x86_64"}),
         ({"torch": "torch==2.0.1"}, {"torch": "2.0.1"}),
         ({"torch": "2.1"}, {"torch": "2.1.2"}),
+        ({"gpu": ("NVIDIA GeForce RTX 4090 Laptop GPU",)}, {"gpu": ("RTX 4090",)}),
+        ({"gpu": ("GeForce RTX 2080 with Max-Q Design",)}, {"gpu": ("RTX 2080",)}),
+        ({"gpu": ("NVIDIA GH200 144G HBM3e",)}, {"gpu": ("GH200",)}),
+        ({"gpu": ("Tesla V100-DGXS-32GB",)}, {"gpu": ("V100",)}),
+        ({"gpu": ("NVIDIA RTX PRO 5000 Blackwell",)}, {"gpu": ("RTX PRO 5000",)}),
+        ({"gpu": ("NVIDIA RTX 5000 Ada Generation",)}, {"gpu": ("RTX 5000 Ada",)}),
+        ({"gpu": ("TITAN Xp",), "compile": False}, {"gpu": ("6.1",), "compile": False}),
     ],
 )
 def test_ways_of_saying_the_same(spoken: dict[str, Any], plain: dict[str, Any]) -> None:
@@ -184,6 +194,60 @@ def test_unverified_facts_are_said() -> None:
     assert isinstance(answer, Resolution)
     assert any("what is told of the R200" in w for w in answer.warnings)
     assert not next(d for d in answer.decisions if d.part == "gpu").verified
+
+
+def test_every_gpu_has_a_source_and_its_facts_are_marked() -> None:
+    ids = set(driver_oracle.RAW["sources"])
+    for name in driver_oracle.GPUS:
+        fact = index_of(MATRIX).gpu(name)
+        assert fact is not None
+        assert fact.label == name
+        assert fact.source
+        assert all(source in ids or source.startswith("http") for source in fact.source), name
+
+
+@pytest.mark.parametrize(
+    ("axes", "parts"),
+    [
+        ({"torch": "2.7.1", "cuda": "11.8", "gpu": ("A100",)}, {"arch_list"}),
+        ({"torch": "2.7.1", "cuda": "11.8", "gpu": ("RTX A4500",)}, {"arch_list", "gpu"}),
+        ({"gpu": ("R200",)}, {"torchaudio", "gpu", "gpu_floor"}),
+        ({"gpu": ("R200",), "without": ("torchaudio",)}, {"gpu", "gpu_floor"}),
+        ({"gpu": ("RTX 4060",)}, {"gpu_floor"}),
+        ({"gpu": ("L4",)}, set()),
+        ({"gpu": ("8.9",)}, set()),
+        ({"cuda": "11.8"}, set()),
+        ({"torch": "2.9.1", "cuda": "12.9"}, {"variant"}),
+    ],
+)
+def test_parts_that_are_not_confirmed_are_marked(axes: dict[str, Any], parts: set[str]) -> None:
+    answer = resolve(MATRIX, Request(**axes))
+    assert isinstance(answer, Resolution)
+    assert set(answer.unverified) == parts
+    summary = summary_lines(answer.cell, answer.unverified)
+    marked = sum(line.endswith(" ?") or " ? from " in line for line in summary)
+    assert bool(marked) == bool(parts)
+    if "gpu_floor" in parts:
+        floor = next(line for line in summary if "driver for the GPU" in line)
+        assert floor.endswith(" ?")
+    assert any("Not confirmed" in text for text in answer.warnings) == bool(parts)
+
+
+def test_a_host_driver_through_compat_that_nobody_confirmed_is_marked() -> None:
+    index = index_of(MATRIX)
+    toolkit = msgspec.structs.replace(
+        index.toolkits["13.2"], forward_compat_from=(535,), forward_compat_verified=False
+    )
+    toolkits = tuple(toolkit if t.series == "13.2" else t for t in MATRIX.toolkits)
+    other = msgspec.structs.replace(MATRIX, toolkits=toolkits)
+    answer = resolve(other, Request(torch="2.15.0", gpu=("A100",), driver="535.183.01"))
+    assert isinstance(answer, Resolution)
+    assert answer.cell.forward_compat == "cuda-compat-13-2"
+    assert "forward_compat" in answer.unverified
+    assert not next(d for d in answer.decisions if d.part == "host driver").verified
+    # and where nothing is known at all, that is said
+    refusal = refusal_of(torch="2.15.0", gpu=("A100",), driver="535.183.01")
+    assert "whether a cuda-compat of CUDA 13.2 bridges it is not confirmed" in refusal.message
 
 
 def test_forward_compatibility_is_for_data_center_gpus_only() -> None:
