@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("provisioner.cli.build:command", "Build and verify the image of a cell."),
     "verify": ("provisioner.cli.verify:command", "Prove that torch.compile works somewhere."),
     "env": ("provisioner.cli.env:group", "Create, check, roll back environments on this machine."),
+    "diagnose": ("provisioner.cli.diagnose:command", "Find the root causes in logs."),
     "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),
 }
 """Name -> where the command is, and its line in the help."""
