@@ -23,10 +23,19 @@ judge() { # NAME ENVIRONMENT... -- PROBE-OPTIONS...
     >"$out/$name.txt" 2>&1
   echo "$name: exit $? in $((SECONDS - begun)) s"
 }
-judge verified A=1 -- --device auto
+# An assembler that says its version and then fails: Triton passes over one that does not.
+cat >"$out/ptxas" <<'SH'
+#!/bin/sh
+case "$*" in *--version*) echo "Cuda compilation tools, release 12.9, V12.9.86"; exit 0;; esac
+echo "ptxas fatal: a stand-in" >&2; exit 1
+SH
+chmod +x "$out/ptxas"
+judge verified A=1 -- --device auto --speed
 judge verified-on-cpu A=1 -- --device cpu
 judge dynamo-disabled TORCHDYNAMO_DISABLE=1 -- --device cuda
 judge no-compiler PATH=/nonexistent -- --device cuda
 judge no-gpu CUDA_VISIBLE_DEVICES= -- --device auto
-judge broken-ptxas TRITON_PTXAS_PATH=/bin/false TRITON_PTXAS_BLACKWELL_PATH=/bin/false -- --device cuda
+judge unusable-ptxas TRITON_PTXAS_PATH=/bin/false -- --device cuda
+judge broken-ptxas TRITON_PTXAS_PATH="$out/ptxas" TRITON_PTXAS_BLACKWELL_PATH="$out/ptxas" -- --device cuda
+judge full-tmp TMPDIR=/proc -- --device cuda
 judge broken-compiler CC=/bin/false CXX=/bin/false -- --device cuda

@@ -33,6 +33,7 @@ class _How(NamedTuple):
     cell: str | None
     device: str
     strict_cache: bool | None
+    speed: bool
     timeout: float | None
     report: Path | None
     compare: tuple[Path, Path] | None
@@ -56,6 +57,7 @@ class _How(NamedTuple):
     default=None,
     help="An unusable default cache folder fails (default for --image and --host).",
 )
+@click.option("--speed", is_flag=True, help="Measure eager against compiled code, too.")
 @click.option("--timeout", type=Seconds(1, 86400), metavar="SECONDS", help="For each process.")
 @click.option("--report", type=_PATH, metavar="FILE", help="Keep the JSON report there.")
 @click.option(
@@ -102,6 +104,7 @@ def _judge(how: _How, out: Output) -> Report:
         device=how.device,
         expect=_promise(how),
         strict_cache=(how.host or how.image is not None) if strict is None else strict,
+        speed=how.speed,
         timeout_s=how.timeout,
     )
     out.note("Verifying; this compiles twice and takes a minute or two.")
@@ -136,8 +139,6 @@ def _interpreter(how: _How) -> Path:
 
 def _promise(how: _How) -> Mapping[str, object] | None:
     """What the cell promises: that of --cell, else what the environment was made for."""
-    import msgspec
-
     path: Path | None = None
     if how.cell is not None:
         path = how.root / "docker" / how.cell / "spec.json"
@@ -154,11 +155,9 @@ def _promise(how: _How) -> Mapping[str, object] | None:
         path = inside if inside.is_file() else None
     if path is None:
         return None
-    from provisioner.render.spec import PROMISES, read_spec
+    from provisioner.render.spec import read_spec, recorded_promise
 
-    cell = read_spec(path.read_bytes(), str(path)).cell
-    promise = {field: cell.get(field) for field in PROMISES}
-    return msgspec.to_builtins(promise)  # type: ignore[no-any-return]
+    return recorded_promise(read_spec(path.read_bytes(), str(path)).cell)
 
 
 def _keep(path: Path, report: Report) -> None:

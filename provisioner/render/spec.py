@@ -12,11 +12,14 @@ import msgspec
 from provisioner import __version__
 from provisioner.errors import FindingError
 from provisioner.matrix.cell import Request  # noqa: TC001 - decoded at run time
+from provisioner.render.context import PROJECT, OwnMatrix, from_project
 from provisioner.render.fileset import RenderedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from provisioner.matrix.cell import Cell, Decision
-    from provisioner.render.context import CellContext
+    from provisioner.render.context import CellContext, Facts
 
 SPEC_SCHEMA: Final = "provision.spec/1"
 PROMISES = (
@@ -33,11 +36,12 @@ PROMISES = (
 """The fields of a cell that the verification holds against the installed environment."""
 
 
-class MatrixStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """Which matrix a cell was resolved from."""
+class MatrixStamp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which matrix a cell was resolved from; `own` are the user's files in it, none: not there."""
 
     as_of: str
     sha256: str
+    own: tuple[OwnMatrix, ...] = ()
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +55,14 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     mirrors: dict[str, str]
     request: Request
     cell: dict[str, Any]
+    matrix: MatrixStamp | None = None
+    project: str = PROJECT
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of docker/<cell>/spec.json. `mirrors` are the user's own addresses."""
+    """The content of docker/<cell>/spec.json. `mirrors` are the user's own addresses, `project` the
+    name of the file that named the cell's own packages.
+    """
 
     schema: Literal["provision.spec/1"]
     made_by: str
@@ -65,6 +73,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     cell: Cell
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()
+    project: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def emit(context: CellContext) -> list[RenderedFile]:
@@ -77,23 +86,42 @@ def emit(context: CellContext) -> list[RenderedFile]:
 
 def spec_of(context: CellContext) -> Spec:
     """Returns the whole record of how the cell came to be."""
-    resolution = context.resolution
+    resolution = context.recorded
     return Spec(
         schema=SPEC_SCHEMA,
         made_by=str(context.command),
         provision=__version__,
-        matrix=MatrixStamp(as_of=context.matrix.meta.as_of, sha256=context.facts.sha256),
+        matrix=stamp_of(context.facts),
         mirrors=dict(context.facts.mirrors),
         request=resolution.request,
         cell=context.cell,
         decisions=resolution.decisions,
         warnings=resolution.warnings,
+        project=context.facts.project if from_project(resolution.request) else msgspec.UNSET,
     )
+
+
+def stamp_of(facts: Facts) -> MatrixStamp:
+    """Returns which matrix these facts are."""
+    return MatrixStamp(as_of=facts.matrix.meta.as_of, sha256=facts.sha256, own=facts.own)
 
 
 def promise(cell: Cell) -> dict[str, Any]:
     """Returns what the verification compares: release, variant, Python, whether it compiles."""
-    return {field: getattr(cell, field) for field in PROMISES}
+    plain = {field: getattr(cell, field) for field in PROMISES}
+    return plain | _floors(cell.compile, cell.ptxas, cell.driver.compile_floor_by_arch)
+
+
+def recorded_promise(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `promise` of a cell as its spec.json has it."""
+    floors = (cell.get("driver") or {}).get("compile_floor_by_arch") or {}
+    plain = {field: cell.get(field) for field in PROMISES}
+    return plain | _floors(bool(cell.get("compile")), cell.get("ptxas"), floors)
+
+
+def _floors(compiles: bool, ptxas: object, floors: Mapping[str, str]) -> dict[str, Any]:
+    """The drivers that triton's own ptxas needs; another ptxas is there to need an older one."""
+    return {"compile_floor_by_arch": dict(floors)} if compiles and floors and not ptxas else {}
 
 
 def read_spec(raw: bytes, path: str) -> Recorded:

@@ -85,6 +85,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     constant: str | None
     cache: dict[str, Any]
     children: tuple[dict[str, Any], ...]
+    speed_child: dict[str, Any] | None = None
     timing: dict[str, Any]
     machine: int | None
     skipped: tuple[Skipped, ...]

@@ -38,6 +38,7 @@ class Question:
     device: str = "auto"
     expect: Mapping[str, object] | None = None
     strict_cache: bool = False
+    speed: bool = False
     timeout_s: float | None = None
 
     def options(self, expect: str | None) -> list[str]:
@@ -45,6 +46,7 @@ class Question:
         words = ["--device", self.device]
         words += ["--expect", expect] if expect is not None else []
         words += ["--strict-cache"] if self.strict_cache else []
+        words += ["--speed"] if self.speed else []
         words += ["--timeout", f"{self.timeout_s:g}"] if self.timeout_s is not None else []
         return words
 
@@ -83,7 +85,7 @@ def verify_interpreter(python: Path, question: Question) -> Report:
 def _run(command: Sequence[str], question: Question) -> tuple[int, str]:
     """The exit status and the last lines of what the probe said."""
     # The probe ends its own children; this is for one that hangs itself.
-    limit = None if question.timeout_s is None else 2 * question.timeout_s + _GRACE_S
+    limit = None if question.timeout_s is None else 3 * question.timeout_s + _GRACE_S
     try:
         done = subprocess.run(
             command,

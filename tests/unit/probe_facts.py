@@ -55,6 +55,12 @@ def child(phase: str, **changes: Any) -> dict[str, Any]:
             "counted": function | {"compiles": 1, "calls": 2},
             "net": run(),
             "train": run(),
+            "fp16": run(floor=5e-3, error_compiled=1e-3, error_eager=1e-3),
+            "bf16": run(floor=4e-2, error_compiled=1e-2, error_eager=1e-2),
+        },
+        "dynamic": {
+            mode: {"graphs": graphs, "right": True, "error": None}
+            for mode, graphs in (("True", 1), ("None", 2), ("False", 4))
         },
     }
     return good | changes
@@ -147,6 +153,7 @@ def cuda_cell(**changes: Any) -> Seen:
         "torch": "2.11.0+cu130",
         "cuda": "13.0",
         "triton": {"version": "3.6.0", "error": None},
+        "ptxas": {"path": "/t/ptxas", "version": "12.9.86", "error": None, "named": None},
         "device": {"error": None, "name": "H200", "capability": [9, 0], "driver": "580.1"},
     }
     for one in seen["children"].values():

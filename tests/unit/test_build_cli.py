@@ -212,7 +212,7 @@ def test_a_lock_that_was_made_for_other_inputs_is_not_built(
 def report_of(seen: Seen, name: str) -> bytes:
     results = [
         pair
-        for stage in ("facts", "tools", "look", "run")
+        for stage in probe.STAGES
         for pair in probe.judge_stage(seen, stage)
     ]
     document = probe.build_report(seen, results)

@@ -10,7 +10,7 @@ from provisioner.verify import probe
 
 Change = Callable[[Seen], object]
 CHECKS = {check.id: check for check in probe.CHECKS}
-STAGES = ("facts", "tools", "look", "run")
+STAGES = probe.STAGES
 
 
 def judged(seen: Seen) -> dict[str, str]:
@@ -38,7 +38,52 @@ def test_good_cells_are_verified() -> None:
 def test_cuda_cell_judged_on_the_cpu_is_deferred() -> None:
     seen = cpu_cell(promised="cuda", cc=compiler(name="gcc"))
     seen["look"]["triton"] = {"version": "3.6.0", "error": None}
+    seen["look"]["ptxas"] = {"path": "/t", "version": "12.9.86", "error": None, "named": None}
     assert decided(seen) == ("", "cpu-verified-cuda-deferred", 0)
+
+
+def test_recompile_counts_are_those_of_the_release() -> None:
+    """In 2.0 each shape is compiled anew; more than usual is told and no failure."""
+    seen = cpu_cell()
+    counted = seen["children"]["cold"]["dynamic"]
+    counted["None"]["graphs"] = 4
+    assert judged(seen)["dynamic"] == "warn"
+    assert decided(seen) == ("", "verified", 0)
+    assert probe.usual_graphs("2.0.1+cu117") == {"True": 1, "None": 4, "False": 4}
+    seen["version"] = "2.0.1+cpu"
+    assert probe.judge_dynamic(seen).status == "pass"
+
+
+def test_half_precision_follows_the_device() -> None:
+    assert probe.runs_for(cpu_cell()) == (*probe.RUNS, "bf16")
+    assert probe.runs_for(cuda_cell()) == (*probe.RUNS, "fp16", "bf16")
+    old = cuda_cell()
+    old["look"]["device"]["capability"] = [7, 0]
+    assert probe.runs_for(old) == (*probe.RUNS, "fp16")
+
+
+def test_the_drivers_floor_is_that_of_the_gpu() -> None:
+    seen = cuda_cell(expect={"compile_floor_by_arch": {"9.0": "525.60.13", "10.0": "999.1"}})
+    assert judged(seen)["driver"] == "pass"
+    seen["look"]["device"]["driver"] = "525.60.11"
+    told = next(f for c, f in probe.judge_stage(seen, "look") if c.id == "driver")
+    assert (told.status, "525.60.13" in told.remedy) == ("fail", True)
+    assert judged(cuda_cell())["driver"] == "skip"
+
+
+def test_another_ptxas_that_cannot_be_used_is_a_warning() -> None:
+    seen = cuda_cell()
+    named = {"path": "/bin/false", "version": None, "error": "/bin/false: status 1, no word"}
+    seen["look"]["ptxas"]["named"] = named
+    assert judged(seen)["ptxas"] == "warn"
+
+
+def test_speed_is_told_and_a_slow_down_is_no_failure() -> None:
+    measured = {"small": {"error": None, "speedup": 0.7}}
+    seen = cpu_cell(speed=child("speed", speed=measured))
+    assert judged(seen)["speed"] == "pass"
+    results = [r for stage in STAGES for r in probe.judge_stage(seen, stage)]
+    assert probe.build_report(seen, results)["speed"] == measured
 
 
 def test_each_device_has_its_own_criteria() -> None:
@@ -127,7 +172,13 @@ CPU_FAILURES: list[tuple[Change, str, int]] = [
     ),
     (put(COLD + "runs/train/error_compiled", 1e-3), "numerics", 12),
     (put(COLD + "runs/net/error_compiled", None), "numerics", 12),
+    (put(COLD + "runs/bf16/error_compiled", 0.1), "numerics", 12),
     (put(COLD + "runs", {"function": run(witness=[2.0, 2.0])}), "complete", 11),
+    (put(COLD + "dynamic/None/error", "ImportError: mpmath"), "dynamic", 10),
+    (put(COLD + "dynamic/True/right", False), "dynamic", 10),
+    (put("speed", child("speed", done=False, returncode=-11, signal="SIGSEGV")), "speed", 13),
+    (put("speed", child("speed", done=False, timed_out=True)), "speed", 13),
+    (put("speed", child("speed", speed={"small": {"error": "RuntimeError"}})), "speed", 13),
 ]
 
 
@@ -139,10 +190,14 @@ def test_what_goes_wrong_is_found_by_its_check(change: Change, check: str, code:
     assert decided(seen) == (check, verdict, code)
 
 
+NO_PTXAS = {"path": None, "version": None, "error": "there is none in triton", "named": None}
 CUDA_FAILURES: list[tuple[Change, str, str, int]] = [
     (put("look/device/error", "Found no NVIDIA driver"), "device", "unjudged", 21),
     (put("look/device/capability", [6, 1]), "device", "unjudged", 21),
     (put("look/triton/error", "ModuleNotFoundError: triton"), "triton", "failed", 10),
+    (put("look/ptxas", NO_PTXAS), "ptxas", "failed", 10),
+    (put("expect", {"compile_floor_by_arch": {"9.0": "580.65.06"}}), "driver", "failed", 10),
+    (put(COLD + "runs/fp16/error_compiled", 0.1), "numerics", "failed", 12),
     (put("cc/problem", "missing"), "cc", "failed", 10),
     (put("files/cubin", []), "cubin", "failed", 11),
     (put("files/cubin", [{"bytes": 0}]), "cubin", "failed", 11),

@@ -19,7 +19,7 @@ from provisioner.verify import probe, report
 
 PROBE = Path(probe.__file__)
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = ("facts", "tools", "look", "run")
+STAGES = probe.STAGES
 
 
 def reported(seen: Seen) -> dict[str, Any]:
@@ -223,6 +223,9 @@ def test_runs_on_each_python_that_is_here(minor: int, tmp_path: Path) -> None:
     [
         (["--expect", "{"], "is not JSON"),
         (["--report", "/no/such/folder/report.json"], "no such folder"),
+        (["--expect", '{"a":' + "[" * 40_000], "is not JSON"),
+        (["--report", "/proc/report.json"], "cannot write"),
+        (["--report", "/tmp"], "is a folder"),
         (["--timeout", "0"], "--timeout takes"),
         (["--device", "tpu"], "invalid choice"),
     ],

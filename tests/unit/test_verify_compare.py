@@ -14,7 +14,7 @@ from provisioner.verify import probe
 from provisioner.verify.compare import VERDICTS, compare
 from provisioner.verify.report import Report, parse_report
 
-STAGES = ("facts", "tools", "look", "run")
+STAGES = probe.STAGES
 
 
 def document(seen: dict[str, Any]) -> dict[str, Any]:

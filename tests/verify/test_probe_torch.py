@@ -84,7 +84,7 @@ def test_its_report_shows_the_evidence(verified: Outcome) -> None:
     cold, warm = details["children"]
     for child in (cold, warm):
         assert kernels & set(child["mapped_so"])
-        assert set(child["runs"]) == set(probe.RUNS)
+        assert set(child["runs"]) == {*probe.RUNS, "bf16"}
         assert child["runs"]["counted"]["calls"] >= 1
         assert max(run["error_compiled"] for run in child["runs"].values()) < 1e-5
     hits = [child["runs"]["net"]["cache_hits"] for child in (cold, warm)]
