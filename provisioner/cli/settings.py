@@ -52,6 +52,7 @@ class OpenMatrix(msgspec.Struct, frozen=True, kw_only=True):
     matrix: Matrix
     sha256: str
     paths: tuple[str, ...]
+    digests: tuple[str, ...]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +87,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
         loaded = load_matrix(self.matrix, self.overlays, cache=cache)
         matrix = with_mirrors(loaded.matrix, self.mirrors)
-        return OpenMatrix(matrix=matrix, sha256=loaded.sha256, paths=loaded.paths)
+        return OpenMatrix(
+            matrix=matrix, sha256=loaded.sha256, paths=loaded.paths, digests=loaded.digests
+        )
 
 
 def with_mirrors(matrix: Matrix, mirrors: Mapping[str, str]) -> Matrix:

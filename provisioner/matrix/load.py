@@ -35,11 +35,15 @@ _DECIDING = (
 
 
 class LoadedMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid matrix. `sha256` names the bytes it was made of: matrix and overlays, in order."""
+    """A valid matrix. `sha256` names the bytes it was made of: matrix and overlays, in order.
+
+    `paths` are these files, `digests` the SHA-256 of each.
+    """
 
     matrix: Matrix
     sha256: str
     paths: tuple[str, ...]
+    digests: tuple[str, ...]
 
 
 def default_matrix_path() -> Path:
@@ -72,7 +76,7 @@ def load_matrix(
     """
     files = [path or default_matrix_path(), *overlays]
     contents = [read_bytes(file) for file in files]
-    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    digests = tuple(hashlib.sha256(content).hexdigest() for content in contents)
     sha256 = digests[0]
     if overlays:
         sha256 = hashlib.sha256("\n".join(digests).encode()).hexdigest()
@@ -80,11 +84,11 @@ def load_matrix(
     directory = cache_directory() if cache else None
     key = _key(sha256) if directory else None
     if directory and key and (matrix := _cached(directory, key)) is not None:
-        return LoadedMatrix(matrix=matrix, sha256=sha256, paths=paths)
+        return LoadedMatrix(matrix=matrix, sha256=sha256, paths=paths, digests=digests)
     matrix = _parse(paths, contents)
     if directory and key:
         write_entry(directory, key, msgspec.msgpack.encode(matrix))
-    return LoadedMatrix(matrix=matrix, sha256=sha256, paths=paths)
+    return LoadedMatrix(matrix=matrix, sha256=sha256, paths=paths, digests=digests)
 
 
 def read_bytes(path: Path, prefix: str = "matrix") -> bytes:

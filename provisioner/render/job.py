@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CELL_GROUP = "cell/"
 LOCK_GROUP = "lock:"
 _SPEC_LIMIT = 4 << 20
+_MIRRORED = frozenset({"index_url"})  # what a mirror changes in a cell
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -123,15 +124,15 @@ def every_cell_job(facts: Facts, recorded: Mapping[str, Recorded]) -> Job:
 
 def recorded_job(
     recorded: Mapping[str, Recorded],
-    facts_with: Callable[[dict[str, str]], Facts],
+    facts_with: Callable[[Recorded], Facts],
     gone: Iterable[str] = (),
 ) -> Job:
     """Returns the job that makes all recorded cells again, each with its own mirrors.
 
-    `facts_with` gives the matrix of today with some mirrors. `gone` are cells whose spec.json was
-    deleted: what else the manifest lists of their render is no longer wanted.
+    `facts_with` gives the matrix of today with the mirrors of a cell. `gone` are cells whose
+    spec.json was deleted: what else the manifest lists of their render is no longer wanted.
     """
-    requests = [(spec.request, facts_with(spec.mirrors)) for _, spec in sorted(recorded.items())]
+    requests = [(spec.request, facts_with(spec)) for _, spec in sorted(recorded.items())]
     job = _from_requests(requests, {})
     names = tuple(sorted(gone))
     groups = job.groups | {CELL_GROUP + name for name in names}
@@ -148,7 +149,10 @@ def refuse_other_request(job: Job, recorded: Mapping[str, Recorded]) -> None:
         if old is None or old.made_by == context.command:
             continue
         new = msgspec.json.decode(msgspec.json.encode(context.cell))
-        fields = [field for field in new if old.cell.get(field) != new[field]]
+        moved = _MIRRORED if old.mirrors != context.facts.mirrors else frozenset[str]()
+        fields = [
+            field for field in new if field not in moved and old.cell.get(field) != new[field]
+        ]
         if not fields:
             continue
         raise FindingError(

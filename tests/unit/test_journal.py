@@ -268,8 +268,8 @@ def test_recover_clears_the_lock_of_a_dead_process(root: Path) -> None:
 
 def test_recover_completes_a_journal(root: Path) -> None:
     step = a_step("bake.json", b"{}", b"[]")
-    stage_by_hand(root, Journal(stage=0, made=("new",), steps=(step, a_step("new/x", None, b"x", 1))),
-                  {0: b"[]", 1: b"x"})  # fmt: skip
+    steps = (step, a_step("new/x", None, b"x", 1))
+    stage_by_hand(root, Journal(stage=0, made=("new",), steps=steps), {0: b"[]", 1: b"x"})
     assert recover(root) == Recovery(action="completed")
     assert texts(root) == {**FIRST, "bake.json": "[]", "new/x": "x"}
     assert debris(root) == []

@@ -22,7 +22,7 @@ from provisioner.cli.options import CELL
 from provisioner.errors import UsageError
 from provisioner.matrix.cell import Cell, Request, Resolution
 from provisioner.matrix.resolve import resolve
-from provisioner.render.context import CellContext, cell_options
+from provisioner.render.context import CellContext, cell_options, pinned_request
 from provisioner.render.fileset import FileSet
 from provisioner.render.job import every_cell_job
 
@@ -99,8 +99,11 @@ def test_the_label_and_the_spec_hold_the_cell(cell: Resolution) -> None:
     spec = json.loads(files["docker/spec.json"])
     assert spec["cell"] == plain
     assert spec["decisions"]
-    assert msgspec.convert(spec["request"], Request) == cell.request
+    assert msgspec.convert(spec["request"], Request) == pinned_request(cell)
     expect = json.loads(files["docker/expect.json"])
+    floors = expect.pop("compile_floor_by_arch", None)
+    if cell.cell.compile and cell.cell.driver is not None and cell.cell.ptxas is None:
+        assert floors == (plain["driver"]["compile_floor_by_arch"] or None)
     assert {key: plain[key] for key in expect if key != "made_by"} == {
         key: value for key, value in expect.items() if key != "made_by"
     }
@@ -172,10 +175,49 @@ def test_copies_are_the_bytes_of_this_package() -> None:
 # --- one request, the same bytes ---
 
 
-def test_the_way_of_asking_changes_no_file_but_the_spec() -> None:
-    short = rendered(resolved(cuda="11.8"))
-    long = rendered(resolved(torch="2.0.1+cu118", python="3.10", os="ubuntu22.04"))
-    assert {path for path in short if short[path] != long[path]} == {"docker/spec.json"}
+WORDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"cuda": "11.8"}, {"torch": "2.0.1+cu118", "python": "3.10", "os": "ubuntu22.04"}),
+    ({"cuda": "11.8", "torch": "2.0"}, {"cuda": "cu118", "torch": "2.0.1", "flavour": "slim"}),
+    ({"torch": "2.7.1", "cuda": "cpu"}, {"torch": ">=2.7.1,<2.8", "cuda": "cpu", "arch": "amd64"}),
+    ({"torch": "1.13.1", "cuda": "11.7"}, {"torch": "1.13.1", "cuda": "11.7", "compile": False}),
+    (
+        {"torch": "2.6.0", "cuda": "12.4", "gpu": ("A100", "H100"), "driver": "550.54.15"},
+        {"torch": "2.6.0", "cuda": "12.4", "gpu": ("H100", "A100"), "driver": "550.54.15"},
+    ),
+    ({"torch": "latest"}, {"torch": "2.15.0"}),
+]
+
+
+@pytest.mark.parametrize(("some", "other"), WORDS, ids=" ".join)
+def test_the_way_of_asking_changes_no_byte(some: dict[str, Any], other: dict[str, Any]) -> None:
+    first, second = resolved(**some), resolved(**other)
+    assert first.cell == second.cell
+    assert rendered(first) == rendered(second)
+
+
+ASKED: list[dict[str, Any]] = [
+    {"torch": "latest", "gpu": ("RTX 5090",)},
+    {"gpu": ("A100",), "driver": "470", "torch": "2.0.1", "compile": False},
+    {"gpu": ("T4",), "driver": "535"},
+    {"torch": "2.2.2", "gpu": ("A100",), "ptxas": "ptxas118", "driver": "470.256.02"},
+    {"torch": "2.0.1", "cuda": "11.7", "index": "torch"},
+    {"torch": "2.0.1", "cuda": "11.7", "index": "package"},
+    {"torch": "2.0.1", "python": "3.11", "compile": False},
+    {"torch": "2.7.1", "arch": "aarch64", "cuda": "cpu"},
+    {"torch": "2.7.1", "cuda": "cpu", "os": "debian12", "python_from": "base"},
+    {"torch": "2.7.1", "cuda": "12.6", "flavour": "devel", "without": ("torchvision",)},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_what_is_recorded_of_a_cell_names_it_alone(asked: dict[str, Any]) -> None:
+    resolution = resolved(**asked)
+    context = CellContext(resolution, facts())
+    assert context.recorded.request == pinned_request(resolution)
+    assert context.recorded.cell == resolution.cell
+    again = CellContext(context.recorded, facts())
+    assert again.recorded == context.recorded
+    assert again.command == context.command
 
 
 DIGEST = """

@@ -1,18 +1,11 @@
 """`provision render` as people and scripts use it: what is written, kept, refused and said."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from provisioner.cli.main import run
-from provisioner.render.fileset import FileSet
-from provisioner.render.journal import write
+from support.shell import Shell, without_variables
 
 DEFAULT = "torch2.0.1-cu118-py310-ubuntu22.04"
 FILES = {
@@ -31,40 +24,11 @@ FILES = {
 }
 
 
-class Shell:
-    """The command line in an output root, and what it said."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self.capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *words: str) -> int:
-        self.capsys.readouterr()
-        status = run(["render", f"--out={self.root}", *words])
-        self.out, self.err = self.capsys.readouterr()
-        return status
-
-    def json(self, *words: str) -> dict[str, Any]:
-        self(*words, "--json")
-        told: dict[str, Any] = json.loads(self.out)
-        return told
-
-    def files(self) -> set[str]:
-        return {
-            str(path.relative_to(self.root))
-            for path in self.root.rglob("*")
-            if path.is_file() and not path.name.startswith(".provision-")
-        }
-
-
 @pytest.fixture
 def render(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Shell:
-    for name in list(os.environ):
-        if name.startswith("PROVISION_"):
-            monkeypatch.delenv(name)
+    without_variables(monkeypatch)
     return Shell(tmp_path / "root", capsys)
 
 
@@ -138,7 +102,8 @@ def test_another_request_with_the_same_name_is_refused_until_forced(render: Shel
 def test_the_same_cell_asked_for_in_other_words_is_no_other_request(render: Shell) -> None:
     render("--cuda", "11.8")
     told = render.json("--torch", "2.0.1+cu118", "--python", "3.10")
-    assert told["updated"] == [f"docker/{DEFAULT}/spec.json"]
+    assert (told["created"], told["updated"]) == ([], [])
+    assert set(told["unchanged"]) == FILES
 
 
 def test_a_second_cell_joins_the_bake_file(render: Shell) -> None:
@@ -260,124 +225,3 @@ def test_mirrors_are_rendered_and_no_password_ever(render: Shell) -> None:
 def test_a_deletable_base_image_is_warned_about(render: Shell) -> None:
     told = render.json("--cuda", "11.8", "--flavour", "devel")
     assert any("deleted at any time" in warning for warning in told["warnings"])
-
-
-def test_a_mirror_given_to_again_replaces_the_recorded_one(
-    render: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = "https://old.example/t", "https://new.example/t"
-    render("--torch", "2.7.1", "--cuda", "cpu", "--mirror", f"torch_index={old}")
-    # What a machine's environment says must not turn a check of the same files.
-    monkeypatch.setenv("PROVISION_MIRROR_TORCH_INDEX", "https://machine.example/t")
-    assert render("--check") == 0
-    monkeypatch.delenv("PROVISION_MIRROR_TORCH_INDEX")
-    assert render("--check", "--mirror", f"torch_index={new}") == 1
-    assert render("--again", "--mirror", f"torch_index={new}") == 0
-    text = (render.root / "docker/torch2.7.1-cpu-py310-ubuntu22.04/Dockerfile").read_text("ascii")
-    assert new in text
-    assert old not in text
-    assert render("--check") == 0
-
-
-def test_diff_alone_shows_what_would_change_in_every_cell(render: Shell) -> None:
-    render("--cuda", "11.8")
-    render("--torch", "2.7.1", "--cuda", "cpu")
-    name = "docker/torch2.7.1-cpu-py310-ubuntu22.04/Dockerfile"
-    (render.root / name).write_text("FROM mine\n", encoding="ascii")
-    assert render("--diff") == 0
-    assert f"a/{name}" in render.out
-    assert "-FROM mine" in render.out
-
-
-def test_equal_requests_in_other_words_are_the_same_bytes(render: Shell, tmp_path: Path) -> None:
-    render("--torch", "2.6.0", "--cuda", "12.4", "--gpu", "H100,A100", "--driver", "550.54.15")
-    first = {path: (render.root / path).read_bytes() for path in render.files()}
-    render.root = tmp_path / "other"
-    words = ["--torch=2.6.0+cu124", "--gpu=NVIDIA A100-SXM4-80GB", "--gpu=H100 SXM"]
-    render(*words, "--driver=550.54.15")
-    second = {path: (render.root / path).read_bytes() for path in render.files()}
-    assert {path for path in first if first[path] != second.get(path)} == set()
-
-
-def test_a_deleted_cell_is_noticed_and_again_takes_the_rest_away(render: Shell) -> None:
-    render("--cuda", "11.8")
-    render("--torch", "2.7.1", "--cuda", "cpu")
-    shutil.rmtree(render.root / f"docker/{DEFAULT}")
-    assert render("--check") == 1
-    assert f"docker/{DEFAULT} was deleted; --again takes the rest away" in render.out
-    assert render("--again") == 0
-    assert not (render.root / f"lockfiles/{DEFAULT}").exists()
-    assert DEFAULT not in (render.root / "docker-bake.json").read_text(encoding="ascii")
-    assert render("--check") == 0
-    assert "1 cell " in render.out
-
-
-def test_a_cell_is_removed_with_its_locks_unless_they_were_edited(render: Shell) -> None:
-    render("--cuda", "11.8")
-    render("--torch", "2.7.1", "--cuda", "cpu")
-    files = FileSet()
-    lock = f"lockfiles/{DEFAULT}/requirements.txt"
-    files.add(lock, b"torch==2.0.1\n", group=f"lock:{DEFAULT}")
-    write(render.root, files, {f"lock:{DEFAULT}"})
-    (render.root / lock).write_text("mine\n", encoding="ascii")
-    assert render("--remove", DEFAULT) == 1
-    assert f"{lock} (edited by hand)" in " ".join(render.err.split())
-    assert (render.root / f"docker/{DEFAULT}/Dockerfile").is_file()
-    (render.root / lock).write_text("torch==2.0.1\n", encoding="ascii")
-    told = render.json("--remove", DEFAULT)
-    assert lock in told["pruned"]
-    assert not [path for path in render.files() if DEFAULT in path]
-    assert DEFAULT not in (render.root / "docker-bake.json").read_text(encoding="ascii")
-    assert render("--check") == 0
-    assert render("--remove", DEFAULT) == 2
-    assert "[render.no-such-cell]" in render.err
-    assert render("--remove", DEFAULT, "--again") == 2
-
-
-def test_what_only_reads_leaves_an_interrupted_write_alone(render: Shell) -> None:
-    render("--cuda", "11.8")
-    stage = render.root / ".provision-stage"
-    stage.mkdir()
-    for words in (["--check"], ["--diff"], ["--check", "--cuda", "11.8"]):
-        assert render(*words) == 1
-        assert "[output.interrupted]" in render.err
-        assert stage.is_dir()
-    assert render("--again") == 0
-    assert "was cleared" in render.err
-    assert not stage.exists()
-    assert render("--check") == 0
-
-
-@pytest.mark.parametrize("turn", range(3))
-def test_two_renders_at_once_both_find_themselves_in_the_bake_file(
-    render: Shell, turn: int
-) -> None:
-    cells = [("2.7.1", "cpu"), ("2.6.0", "cpu"), ("2.0.1", "cu118"), ("2.1.2", "cu118")]
-    command = [sys.executable, "-m", "provisioner", "render", f"--out={render.root}"]
-    running = [
-        subprocess.Popen(
-            [*command, "--torch", torch, "--cuda", cuda],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for torch, cuda in cells
-    ]
-    for process in running:
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-    targets = json.loads((render.root / "docker-bake.json").read_text(encoding="ascii"))["target"]
-    named = {folder.name for folder in (render.root / "docker").iterdir()}
-    assert len(named) == len(cells)
-    assert {target["dockerfile"].split("/")[-2] for target in targets.values()} == named
-    assert render("--check") == 0
-
-
-def test_an_overlay_is_named_in_what_it_made(render: Shell, tmp_path: Path) -> None:
-    overlay = tmp_path / "our.yaml"
-    overlay.write_text("meta: {title: ours}\n", encoding="ascii")
-    assert render("--cuda", "11.8", "--overlay", str(overlay)) == 0
-    spec = json.loads((render.root / f"docker/{DEFAULT}/spec.json").read_bytes())
-    assert spec["made_by"].endswith("--overlay our.yaml")
-    assert str(tmp_path) not in json.dumps(spec)
-    assert render("--check", "--overlay", str(overlay)) == 0
-    assert render("--check") == 1
