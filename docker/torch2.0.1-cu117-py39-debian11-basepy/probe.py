@@ -5,7 +5,7 @@ One file, standard library and torch alone: copy it anywhere and run it with the
 to be judged. Python 3.8 to 3.15, torch 1.13 to 2.15, CPU and CUDA.
 
     python probe.py [--device cpu|cuda|auto] [--expect FILE_OR_JSON] [--report FILE] [--json]
-                    [--keep] [--timeout SECONDS] [--strict-cache]
+                    [--keep] [--timeout SECONDS] [--strict-cache] [--speed]
 
 How it judges. The parent never imports torch. It looks at the environment, then starts this
 same file twice as a child in an empty private cache: once cold, once on the cache that the
@@ -73,6 +73,10 @@ MARK = "@@probe"  # starts each line by which a child reports
 FLOOR_FP32 = 1e-5  # allowed error relative to the largest value, with TF32 off
 WITNESS = 2.0  # compiled minus eager, see make_function
 RUNS = ("function", "counted", "net", "train")
+# Runs in fewer bits, and the error that is allowed in them relative to the largest value: eager
+# code in those types is off as much.
+HALF = {"fp16": ("float16", 5e-3), "bf16": ("bfloat16", 4e-2)}
+SHAPES = (5, 6, 7, 8)  # row counts for the recompile counts; 0 and 1 are special to torch
 WATCHED = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "TRITON_", "TORCH_LOGS")
 WATCHED_NAMES = (
     "CC CXX HOME USER LOGNAME TMPDIR TEMP TMP PYTHONPATH LD_LIBRARY_PATH CUDA_VISIBLE_DEVICES"
@@ -120,12 +124,14 @@ class Options:
         timeout: float = DEFAULT_TIMEOUT,
         keep: bool = False,
         strict_cache: bool = False,
+        speed: bool = False,
     ) -> None:
         self.device = device
         self.expect = expect
         self.timeout = timeout
         self.keep = keep
         self.strict_cache = strict_cache
+        self.speed = speed
 
 
 class UsageError(Exception):
@@ -174,6 +180,7 @@ EXPECT_TYPES: Dict[str, Tuple[type, ...]] = {
     "device": (str,),
     "torchvision": (str, type(None)),
     "torchaudio": (str, type(None)),
+    "compile_floor_by_arch": (dict,),
 }
 
 
@@ -182,8 +189,9 @@ def read_expect(text: Optional[str]) -> Optional[Json]:
 
     Known keys: name, torch ("2.0.1"), local_version ("2.0.1+cu117", as torch.__version__
     reports it), cuda ("11.7", null for a CPU cell), python ("3.10"), compile (false for an
-    eager-only cell), device ("cuda" or "cpu"), torchvision, torchaudio. What is absent is not
-    checked; other keys are kept for the report.
+    eager-only cell), device ("cuda" or "cpu"), torchvision, torchaudio,
+    compile_floor_by_arch ({"8.0": "525.60.13"}, oldest driver by compute capability). What is
+    absent is not checked; other keys are kept for the report.
     """
     import json
 
@@ -199,7 +207,7 @@ def read_expect(text: Optional[str]) -> Optional[Json]:
             raise UsageError("--expect: cannot read %s: %s" % (source, error)) from None
     try:
         expect = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError("%s is not JSON: %s" % (source, error)) from None
     if not isinstance(expect, dict):
         raise UsageError("%s must hold one JSON object" % source)
@@ -1206,6 +1214,53 @@ def judge_triton(seen: Json) -> Finding:
     )
 
 
+def judge_ptxas(seen: Json) -> Finding:
+    """Does the assembler that Triton brings run here? On a GPU nothing compiles without it."""
+    if not needs_triton(seen):
+        return skip("a CPU cell needs no assembler")
+    found = seen["look"].get("ptxas")
+    if found is None:
+        return NOT_SEEN
+    if found["version"] is None:
+        return fail(
+            "ptxas, Triton's assembler, cannot be used: %s." % found["error"],
+            "Install triton again, whole; TRITON_PTXAS_PATH can name another ptxas.",
+        )
+    text = "ptxas %s (%s)" % (found["version"], found["path"])
+    if found["named"] is not None and found["named"]["version"] is None:
+        return warn(
+            "TRITON_PTXAS_PATH names %s, which cannot be used: %s. Triton takes its own %s or "
+            "fails, by release." % (found["named"]["path"], found["named"]["error"], text),
+            "Correct TRITON_PTXAS_PATH, or unset it.",
+        )
+    return ok(text)
+
+
+def judge_driver(seen: Json) -> Finding:
+    """Is the driver new enough for what Triton assembles for this GPU, as the cell has it?"""
+    device = seen["look"].get("device")
+    if seen["device"] != "cuda" or seen["eager"]:
+        return skip("judged on CUDA only")
+    if device is None:
+        return NOT_SEEN
+    floors = seen["expect"].get("compile_floor_by_arch") or {}
+    floor = floors.get("%d.%d" % tuple(device["capability"] or (0, 0)))
+    if floor is None or device["driver"] is None:
+        return skip("the cell names no compile floor for this GPU")
+    if numbers(device["driver"]) < numbers(floor):
+        return fail(
+            "Driver %s runs this torch and cannot load what torch.compile makes for the %s: %s or "
+            "newer is needed." % (device["driver"], device["name"], floor),
+            "Install driver %s or newer on the host (branch %s)." % (floor, floor.split(".")[0]),
+        )
+    return ok("driver %s; the cell needs %s" % (device["driver"], floor))
+
+
+def numbers(version: str) -> Tuple[int, ...]:
+    """Return a version of numbers and dots so that versions compare."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
 def judge_device(seen: Json) -> Finding:
     """Is the device usable? On CUDA also: is it new enough for Triton?"""
     device = seen["look"].get("device")
@@ -1335,12 +1390,20 @@ def judge_warm(seen: Json) -> Finding:
     return ended_well(seen, "warm")
 
 
+def runs_for(seen: Json) -> Tuple[str, ...]:
+    """Return the names of the runs on this device: bf16 needs compute capability 8.0 on a GPU."""
+    if seen["device"] == "cpu":
+        return (*RUNS, "bf16")
+    capability = (seen["look"].get("device") or {}).get("capability") or [0, 0]
+    return (*RUNS, "fp16", *(["bf16"] if tuple(capability) >= (8, 0) else []))
+
+
 def each_run(seen: Json) -> List[Tuple[str, Json]]:
     """Return ("cold function", record) for each run of each child that there was."""
     return [
         ("%s %s" % (phase, name), child["runs"][name])
         for phase, child in seen["children"].items()
-        for name in RUNS
+        for name in runs_for(seen)
         if name in child["runs"]
     ]
 
@@ -1518,15 +1581,17 @@ def judge_numerics(seen: Json) -> Finding:
     worst = 0.0
     for where, run in each_run(seen):
         have, eager = run.get("error_compiled"), run.get("error_eager")
-        limit = max(FLOOR_FP32, 4 * eager) if eager is not None else FLOOR_FP32
+        floor = run.get("floor", FLOOR_FP32)
+        limit = max(floor, 4 * eager) if eager is not None else floor
         if have is None or not have <= limit:
             return fail(
                 "%s: error against float64 is %s of the largest value; %.1e is allowed."
                 % (where, "not a number" if have is None else "%.1e" % have, limit),
                 "Do not use this environment: compiled code gives wrong numbers.",
             )
-        worst = max(worst, have)
-    return ok("largest error against float64: %.1e of the largest value" % worst)
+        if "floor" not in run:
+            worst = max(worst, have)
+    return ok("largest error of fp32 against float64: %.1e of the largest value" % worst)
 
 
 def judge_eager_numerics(seen: Json) -> Finding:
@@ -1544,11 +1609,67 @@ def judge_eager_numerics(seen: Json) -> Finding:
 def judge_complete(seen: Json) -> Finding:
     """Were all four runs done? (A child stops at the first run that proves nothing.)"""
     for phase, child in seen["children"].items():
-        missing = [name for name in RUNS if name not in child["runs"]]
+        missing = [name for name in runs_for(seen) if name not in child["runs"]]
         if missing:
             detail = "The %s child left no record of: %s." % (phase, ", ".join(missing))
             return fail(detail, NOT_PROVEN_REMEDY)
-    return ok("%d runs in: %s" % (len(RUNS), ", ".join(seen["children"])))
+    return ok("%d runs in: %s" % (len(runs_for(seen)), ", ".join(seen["children"])))
+
+
+def judge_dynamic(seen: Json) -> Finding:
+    """Over several shapes: are results right, and as many graphs made as this release makes?"""
+    counted = seen["children"]["cold"].get("dynamic")
+    if counted is None:
+        return skip("not reached")
+    told = ", ".join("%s: %s" % (mode, counted[mode]["graphs"]) for mode in DYNAMIC)
+    for mode in DYNAMIC:
+        if counted[mode]["error"] is not None:
+            return fail(
+                "dynamic=%s cannot be traced: %s" % (mode, counted[mode]["error"]),
+                "Shapes that change will not compile. sympy and mpmath do that arithmetic: install "
+                "the releases that this torch names.",
+            )
+        if not counted[mode]["right"]:
+            detail = "dynamic=%s gives wrong results over shapes %s." % (mode, SHAPES)
+            return fail(detail, "Do not use this environment: compiled code gives wrong numbers.")
+    wanted = usual_graphs(seen["version"])
+    text = "graphs for %d shapes by dynamic= : %s" % (len(SHAPES), told)
+    if {mode: counted[mode]["graphs"] for mode in DYNAMIC} == wanted:
+        return ok(text)
+    return warn(
+        "%s; this release makes %s." % (text, ", ".join("%s: %d" % i for i in wanted.items())),
+        "torch._dynamo.config was changed, or a tracer is at work: more recompiles cost time.",
+    )
+
+
+DYNAMIC = {"True": True, "None": None, "False": False}
+
+
+def usual_graphs(version: str) -> Json:
+    """Return how many graphs torch makes for four shapes, by the value of dynamic=."""
+    # From 2.1 on the second shape makes a dynamic graph; 2.0 compiles each shape anew.
+    usual = 2 if release(version) >= (2, 1) else len(SHAPES)
+    return {"True": 1, "None": usual, "False": len(SHAPES)}
+
+
+def judge_speed(seen: Json) -> Finding:
+    """What did compiling gain? Less than nothing is possible and no failure of the environment."""
+    record = seen.get("speed")
+    if record is None:
+        return skip("not asked for (--speed)")
+    if not record["done"]:
+        how = (
+            "gave no answer in time"
+            if record["timed_out"]
+            else "ended with %s" % (record["signal"] or "status %s" % record["returncode"])
+        )
+        detail = "The child that measures speed %s (last: %s)." % (how, record["stage"])
+        return fail(detail, "details.speed_child of the report has what it said last.")
+    measured = record.get("speed", {})
+    for name, one in measured.items():
+        if one.get("error") is not None:
+            return fail("%s: %s" % (name, one["error"]), NOT_PROVEN_REMEDY)
+    return ok(", ".join("%s %.2fx" % (n, one["speedup"]) for n, one in measured.items()))
 
 
 CHECKS: Tuple[Check, ...] = (
@@ -1573,7 +1694,9 @@ CHECKS: Tuple[Check, ...] = (
     Check("suppress-errors", "look", NOT_PROVEN, judge_suppress),
     Check("tracer", "look", NOT_PROVEN, judge_tracer),
     Check("device", "look", NO_DEVICE, judge_device, gate=True),
+    Check("driver", "look", COMPILE_FAILED, judge_driver),
     Check("triton", "look", COMPILE_FAILED, judge_triton),
+    Check("ptxas", "look", COMPILE_FAILED, judge_ptxas),
     Check("cold", "run", CHILD_DIED, judge_cold, gate=True),
     Check("compile", "run", COMPILE_FAILED, judge_compile, gate=True),
     Check("warm", "run", CHILD_DIED, judge_warm, gate=True),
@@ -1587,6 +1710,8 @@ CHECKS: Tuple[Check, ...] = (
     Check("launched", "run", NOT_PROVEN, judge_launched),
     Check("numerics", "run", NUMBERS_DIFFER, judge_numerics),
     Check("complete", "run", NOT_PROVEN, judge_complete),
+    Check("dynamic", "run", COMPILE_FAILED, judge_dynamic),
+    Check("speed", "speed", CHILD_DIED, judge_speed),
 )
 
 
@@ -1595,6 +1720,9 @@ EAGER_TOO = (
     "python torch-unique torch torch-import has-compile numpy torchvision torchaudio device cold "
     "numerics"
 ).split()
+
+
+STAGES = ("facts", "tools", "look", "run", "speed")
 
 
 def judge_stage(seen: Json, stage: str) -> Judged:
@@ -1650,7 +1778,13 @@ def child_main(phase: str) -> int:
             tell("stage", "eager")
             tell("eager", prove_eager(torch, job["device"]))
         else:
-            compile_all(torch, job, tell)
+            if phase == "speed":
+                measure_all(torch, job, tell)
+            else:
+                compile_all(torch, job, tell)
+            if phase == "cold":
+                tell("stage", "dynamic")
+                tell("dynamic", count_graphs(torch))
     tell("memory_kb", peak_memory())
     tell("done", True)
     faulthandler.cancel_dump_traceback_later()
@@ -1673,7 +1807,7 @@ def look_at_torch(seen: Json, phase: str, tell: Tell) -> Any:
     look: Json = seen["look"]
     torch: Any = None
     for name, step in LOOK_STEPS:
-        if phase == "warm" and name in COLD_ONLY:
+        if phase != "cold" and name in COLD_ONLY:
             continue
         tell("stage", name)
         start = time.monotonic()
@@ -1842,6 +1976,7 @@ def look_at_device(torch: Any, seen: Json) -> Json:
     device: Json = {"error": None, "name": None, "capability": None, "driver": None}
     if needs_triton(seen):
         facts["triton"] = find_triton()
+        facts["ptxas"] = find_ptxas()
     if seen["device"] == "cuda":
         device["driver"] = driver_version()
         try:
@@ -1863,6 +1998,38 @@ def find_triton() -> Json:
     except Exception as error:  # whatever it is, it is the finding
         return {"version": None, "error": "%s: %s" % (type(error).__name__, error)}
     return {"version": str(getattr(module, "__version__", "?")), "error": None}
+
+
+def find_ptxas() -> Json:
+    """Return {path, version, error, named}: Triton's own ptxas, and what TRITON_PTXAS_PATH names.
+
+    Where it lies in the package differs: third_party/cuda, common/../third_party, backends/nvidia.
+    """
+    import importlib.util
+
+    named = os.environ.get("TRITON_PTXAS_PATH")
+    found: Json = {"path": None, "version": None, "error": "there is none in triton"}
+    spec = importlib.util.find_spec("triton")
+    for root in (spec.submodule_search_locations or []) if spec is not None else []:
+        for folder, _, files in os.walk(root):
+            if "ptxas" in files and os.path.basename(folder) == "bin":
+                found = ask_ptxas(os.path.join(folder, "ptxas"))
+    found["named"] = ask_ptxas(named) if named else None
+    if found["version"] is None and found["named"] and found["named"]["version"] is not None:
+        return dict(found["named"], named=None)
+    return found
+
+
+def ask_ptxas(path: str) -> Json:
+    """Return {path, version, error} of an assembler."""
+    import re
+
+    status, said = run_program([path, "--version"], os.path.dirname(path) or "/")
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", said)
+    if status == 0 and version:
+        return {"path": path, "version": version.group(1), "error": None}
+    error = "%s: status %s, %s" % (path, status, shorten(first_line(said), 120) or "no word")
+    return {"path": path, "version": None, "error": error}
 
 
 def driver_version() -> Optional[str]:
@@ -2094,11 +2261,37 @@ def profiled(torch: Any, job: Json, call: Callable[[], Any]) -> List[str]:
     return sorted(set(on_gpu))
 
 
+def run_half(torch: Any, job: Json, name: str) -> Json:
+    """A function in a type of 16 bits; the reference takes the same rounded input in float64."""
+    kind, floor = HALF[name]
+    x = torch.randn(64, 64).to(job["device"]).to(getattr(torch, kind))
+
+    def function(x: Any) -> Any:
+        return torch.sin(x) * torch.cos(x) + x
+
+    with InductorCounted() as counts:
+        compiled = torch.compile(function, fullgraph=True)
+        start = time.monotonic()
+        result = compiled(x)
+        wait(torch, job)
+        seconds = time.monotonic() - start
+    reference = function(x.double())
+    return {
+        **counts,
+        "first_call_s": seconds,
+        "floor": floor,
+        "error_compiled": relative_error(result, reference),
+        "error_eager": relative_error(function(x), reference),
+    }
+
+
 RUN_FUNCTIONS: Dict[str, Callable[[Any, Json], Json]] = {
     "function": run_function,
     "counted": run_counted,
     "net": run_net,
     "train": run_train,
+    "fp16": lambda torch, job: run_half(torch, job, "fp16"),
+    "bf16": lambda torch, job: run_half(torch, job, "bf16"),
 }
 
 
@@ -2110,7 +2303,7 @@ def compile_all(torch: Any, job: Json, tell: Tell) -> None:
     if job["device"] == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-    for name in RUNS:
+    for name in runs_for(job["seen"]):
         tell("stage", name)
         dynamo.reset()
         counters.clear()
@@ -2126,6 +2319,39 @@ def compile_all(torch: Any, job: Json, tell: Tell) -> None:
             break  # nothing is proven any more, the rest would only take time
     tell("stage", "maps")
     tell("mapped_so", mapped_libraries(job["private"]))
+
+
+def count_graphs(torch: Any) -> Json:
+    """Return {graphs, right, error} over SHAPES for each value of dynamic=.
+
+    A back end that only counts: what Inductor does with a graph is judged elsewhere.
+    """
+    from torch import _dynamo as dynamo
+
+    def function(x: Any) -> Any:
+        return (torch.sin(x) * x.shape[0]).sum(0) + 1.0
+
+    counted: Json = {}
+    for name, dynamic in DYNAMIC.items():
+        dynamo.reset()
+        made: List[int] = []
+
+        def counting(module: Any, inputs: Any, made: List[int] = made) -> Any:
+            made.append(len(inputs))
+            return module.forward
+
+        record: Json = {"graphs": 0, "right": True, "error": None}
+        try:
+            compiled = torch.compile(function, backend=counting, dynamic=dynamic)
+            for rows in SHAPES:
+                x = torch.arange(rows * 3.0).reshape(rows, 3)
+                record["right"] = record["right"] and torch.allclose(compiled(x), function(x))
+        except Exception as error:  # whatever it is, it is the finding
+            record["error"] = shorten("%s: %s" % (type(error).__name__, error), 300)
+        record["graphs"] = len(made)
+        counted[name] = record
+    dynamo.reset()
+    return counted
 
 
 def describe(error: BaseException) -> Json:
@@ -2162,6 +2388,159 @@ def mapped_libraries(folder: str) -> List[str]:
         if path.startswith(folder + os.sep) and path.endswith(".so"):
             found.add(os.path.relpath(path, folder))
     return sorted(found)
+
+
+WARM_UP, REPETITIONS = 10, 50
+
+
+def make_dense(torch: Any) -> Any:
+    """Return two matrix products with an activation between: what max-autotune searches for."""
+    layers = torch.nn
+    return layers.Sequential(layers.Linear(512, 512), layers.ReLU(), layers.Linear(512, 512))
+
+
+def make_resnet18(torch: Any) -> Any:
+    """Return a ResNet-18 (He et al. 2015, 11.7 million parameters) with random weights."""
+    layers = torch.nn
+
+    class Block(layers.Module):  # type: ignore[misc,name-defined]
+        def __init__(self, width_in: int, width: int, stride: int) -> None:
+            super().__init__()
+            self.first = layers.Conv2d(width_in, width, 3, stride, 1, bias=False)
+            self.first_norm = layers.BatchNorm2d(width)
+            self.second = layers.Conv2d(width, width, 3, 1, 1, bias=False)
+            self.second_norm = layers.BatchNorm2d(width)
+            self.short = layers.Sequential()
+            if stride != 1 or width_in != width:
+                self.short = layers.Sequential(
+                    layers.Conv2d(width_in, width, 1, stride, bias=False),
+                    layers.BatchNorm2d(width),
+                )
+
+        def forward(self, x: Any) -> Any:
+            y = torch.relu(self.first_norm(self.first(x)))
+            return torch.relu(self.second_norm(self.second(y)) + self.short(x))
+
+    parts = [
+        layers.Conv2d(3, 64, 7, 2, 3, bias=False),
+        layers.BatchNorm2d(64),
+        layers.ReLU(),
+        layers.MaxPool2d(3, 2, 1),
+    ]
+    width_in = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        parts += [Block(width_in, width, stride), Block(width, width, 1)]
+        width_in = width
+    parts += [layers.AdaptiveAvgPool2d(1), layers.Flatten(), layers.Linear(512, 1000)]
+    return layers.Sequential(*parts)
+
+
+def measure_all(torch: Any, job: Json, tell: Tell) -> None:
+    """Measure eager against compiled code: a small network, ResNet-18, on a GPU its modes too."""
+    cuda = job["device"] == "cuda"
+    large = (16, 3, 224, 224) if cuda else (1, 3, 128, 128)
+    cases: List[Tuple[str, Any, Tuple[int, ...], Optional[str]]] = [
+        ("small", make_net, (64, 3, 8, 8), None),
+        ("resnet18", make_resnet18, large, None),
+    ]
+    if cuda:
+        cases.append(("resnet18 reduce-overhead", make_resnet18, large, "reduce-overhead"))
+        # On the convolutions of ResNet-18 the search takes minutes; on two products, seconds.
+        cases.append(("dense max-autotune", make_dense, (256, 512), "max-autotune"))
+    measured: Json = {}
+    for name, make, shape, mode in cases:
+        tell("stage", name)
+        try:
+            measured[name] = measure(torch, job, make, shape, mode)
+        except Exception as error:  # whatever it is, it is the finding
+            measured[name] = {"error": shorten("%s: %s" % (type(error).__name__, error), 500)}
+        tell("speed", measured)
+
+
+def measure(torch: Any, job: Json, make: Any, shape: Tuple[int, ...], mode: Optional[str]) -> Json:
+    """Return the medians of single calls in milliseconds, the compile outside of the clock.
+
+    Order: eager, compiled, eager, compiled, so that a machine that slows down is seen (`drift`).
+    """
+    from torch import _dynamo as dynamo
+
+    dynamo.reset()
+    counters = dynamo.utils.counters
+    counters.clear()
+    torch.manual_seed(1234)
+    net = make(torch).to(job["device"]).eval()
+    x = torch.randn(*shape).to(job["device"])
+    more = {} if mode is None else {"mode": mode}
+    peak = 0
+    with torch.no_grad():
+        compiled = torch.compile(net, **more)
+        start = time.monotonic()
+        result = compiled(x)
+        wait(torch, job)
+        seconds = time.monotonic() - start
+        error = relative_error(result.clone(), net.double()(x.double()))
+        net.float()
+        if job["device"] == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        rounds = [time_calls(torch, job, call, x) for call in (net, compiled, net, compiled)]
+        if job["device"] == "cuda":
+            peak = torch.cuda.max_memory_allocated()
+    eager, fast = rounds[0] + rounds[2], rounds[1] + rounds[3]
+    inductor = counters["inductor"]
+    return {
+        "error": None,
+        "speedup": middle(eager) / middle(fast),
+        "eager_ms": spread(eager),
+        "compiled_ms": spread(fast),
+        "drift": middle(rounds[2]) / middle(rounds[0]),
+        "compile_s": seconds,
+        "relative_error": error,
+        "mode": mode or "default",
+        "dtype": "float32",
+        "shape": list(shape),
+        "repetitions": len(fast),
+        "peak_gpu_bytes": peak or None,
+        "cudagraphs": {key: n for key, n in sorted(inductor.items()) if "cudagraph" in key},
+        "gpu": torch.cuda.get_device_name(0) if job["device"] == "cuda" else None,
+    }
+
+
+def time_calls(torch: Any, job: Json, call: Any, x: Any) -> List[float]:
+    """Return the milliseconds of single calls, after the warm-up."""
+    times: List[float] = []
+    for turn in range(WARM_UP + REPETITIONS):
+        if job["device"] == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            call(x)
+            end.record()
+            torch.cuda.synchronize()
+            spent = begin.elapsed_time(end)
+        else:
+            start = time.perf_counter()
+            call(x)
+            spent = (time.perf_counter() - start) * 1e3
+        if turn >= WARM_UP:
+            times.append(float(spent))
+    return times
+
+
+def middle(values: List[float]) -> float:
+    """Return the median."""
+    import statistics
+
+    return statistics.median(values)
+
+
+def spread(values: List[float]) -> Json:
+    """Return median, 10th and 90th percentile."""
+    ordered = sorted(values)
+    tenth = len(ordered) // 10
+    return {
+        "median": round(middle(ordered), 4),
+        "p10": round(ordered[tenth], 4),
+        "p90": round(ordered[-1 - tenth], 4),
+    }
 
 
 # --------------------------------------------------------------------------------------------
@@ -2309,7 +2688,7 @@ def verify(options: Optional[Options] = None) -> Json:
 def judge_everything(seen: Json, options: Options, private: Optional[str]) -> Judged:
     """Return all findings, stage by stage; a failed stage is the last one that is judged."""
     results: Judged = []
-    for stage in ("facts", "tools", "look", "run"):
+    for stage in STAGES:
         failure = first_failure(results)
         if failure is not None:
             reason = "not reached: %s failed" % failure[0].id
@@ -2319,6 +2698,8 @@ def judge_everything(seen: Json, options: Options, private: Optional[str]) -> Ju
                 gather_tools(seen, private)
             if stage == "look":
                 run_phase("cold", seen, options, private)
+            if stage == "speed" and options.speed and not seen["eager"]:
+                run_phase("speed", seen, options, private)
             judged = judge_stage(seen, stage)
             if stage == "run" and first_failure(judged) is None and not seen["eager"]:
                 run_phase("warm", seen, options, private)
@@ -2340,8 +2721,11 @@ def run_phase(phase: str, seen: Json, options: Options, private: Optional[str]) 
         "timeout": options.timeout,
     }
     child = run_child(phase, job, child_environment(private))
-    seen["children"][phase] = child
     seen["seconds"][phase] = child["wall_s"]
+    if phase == "speed":  # measured, not judged by what it compiled
+        seen["speed"] = child
+        return
+    seen["children"][phase] = child
     if phase == "cold":
         seen["look"] = child["look"]
         note_seconds(seen)
@@ -2402,7 +2786,7 @@ def build_report(seen: Json, results: Judged) -> Json:
         "device": seen["device"],
         "checks": checks,
         "artefacts": dict(sorted(seen["files"].get("kinds", {}).items())),
-        "speed": {},
+        "speed": (seen.get("speed") or {}).get("speed", {}),
         "details": build_details(seen, checks, verdict, code),
     }
 
@@ -2448,6 +2832,7 @@ def build_details(seen: Json, checks: List[Json], verdict: str, code: int) -> Js
         "constant": seen.get("constant"),
         "cache": seen["files"],
         "children": list(seen["children"].values()),
+        "speed_child": seen.get("speed"),
         "timing": timing(seen),
         "machine": host_machine(),
         "skipped": skipped + (deferred if is_deferred(seen) else []),
@@ -2538,9 +2923,19 @@ def summarise(report: Json) -> str:
 
 def check_folder(path: Optional[str]) -> None:
     """Refuse a report that could not be written, before anything long starts."""
-    folder = os.path.dirname(os.path.abspath(path)) if path else None
-    if folder is not None and not os.path.isdir(folder):
+    if not path:
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
         raise UsageError("--report: no such folder: %s" % folder)
+    if os.path.isdir(path):
+        raise UsageError("--report: %s is a folder" % path)
+    trial = "%s.%d.part" % (path, os.getpid())
+    try:
+        os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        os.unlink(trial)
+    except OSError as error:
+        raise UsageError("--report: cannot write %s: %s" % (path, error.strerror)) from None
 
 
 def write_report(report: Json, path: str) -> None:
@@ -2550,7 +2945,9 @@ def write_report(report: Json, path: str) -> None:
     text = json.dumps(report, indent=2) + "\n"
     temporary = "%s.%d.part" % (path, os.getpid())
     try:
-        with open(temporary, "w", encoding="utf-8") as handle:
+        # Whoever else may write to that folder must not lead us elsewhere by a link.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(temporary, flags, 0o644), "w", encoding="utf-8") as handle:
             handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())
@@ -2579,6 +2976,9 @@ def parse(arguments: List[str]) -> Any:
     parser.add_argument(
         "--strict-cache", action="store_true", help="an unusable default cache folder fails"
     )
+    parser.add_argument(
+        "--speed", action="store_true", help="measure eager against compiled code, too"
+    )
     options = parser.parse_args(arguments)
     if not 1.0 <= options.timeout <= 86400.0:
         parser.error("--timeout takes 1 to 86400 seconds")
@@ -2601,10 +3001,15 @@ def main(arguments: List[str]) -> int:
         check_folder(options.report)
         expect = read_expect(options.expect)
         report = verify(
-            Options(options.device, expect, options.timeout, options.keep, options.strict_cache)
+            Options(
+                options.device,
+                expect,
+                options.timeout,
+                options.keep,
+                options.strict_cache,
+                options.speed,
+            )
         )
-        if options.report:
-            write_report(report, options.report)
     except UsageError as error:
         print("probe.py: %s" % error, file=sys.stderr)
         return USAGE
@@ -2615,6 +3020,12 @@ def main(arguments: List[str]) -> int:
         print(json.dumps(report, indent=2) if options.json else summarise(report), flush=True)
     except BrokenPipeError:  # whoever reads has seen enough; the verdict stands
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        if options.report:
+            write_report(report, options.report)
+    except UsageError as error:  # a disk that filled up meanwhile: the verdict was told
+        print("probe.py: %s" % error, file=sys.stderr)
+        return USAGE
     return int(report["details"]["exit_code"])
 
 
