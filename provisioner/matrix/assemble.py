@@ -20,6 +20,8 @@ from provisioner.matrix.rules import (
     compile_floor,
     driver_state,
     override_for,
+    override_serves,
+    override_verified,
     sass_for,
 )
 
@@ -206,7 +208,7 @@ def _ptxas(index: MatrixIndex, want: Want, c: Candidate) -> Ptxas | None:
         id=override.id,
         package=override.package,
         path=override.path,
-        verified=override.verified,
+        verified=override_verified(override, c, want),
     )
 
 
@@ -231,7 +233,7 @@ def _driver_needs(index: MatrixIndex, want: Want, c: Candidate) -> DriverNeeds:
     if override is not None and general is not None:
         lower = max(run, index.run_floor(override.ptxas).run_floor, key=versions.key)
         general, floors = lower, [lower] if floors else []
-        by_arch = dict.fromkeys(by_arch, lower)
+        by_arch = {cap: lower for cap in by_arch if override_serves(override, cap)}
     gpu_floors = [g.driver_from for g in want.gpus if g.driver_from]
     return DriverNeeds(
         run_floor=run,

@@ -1,7 +1,8 @@
 """What is proved about cells: documented < locked < built < verified on CPU < verified on GPU.
 
 A report is kept as evidence/<cell>/<name>.json: {"cell": name, "level": ..., "report": {...}}. The
-level that counts is what the report itself proves; a file that claims more is refused.
+level that counts is what the report itself proves; a file that claims more is refused. A file of
+another schema (`OTHER_SCHEMAS`) is evidence about a fact of the matrix, not about one cell.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 LEVELS = ("documented", "locked", "built", "verified on CPU", "verified on GPU")
 """From the least to the most; `documented` is what the matrix alone says."""
 
+OTHER_SCHEMAS = ("provision.ptxas-evidence/1",)
+"""Evidence about something else than a cell: which ptxas assembles what (tools/)."""
+
 _MAX_REPORT = 4_000_000
 
 
@@ -26,6 +30,10 @@ class EvidenceFile(msgspec.Struct, frozen=True):
     cell: str
     level: str
     report: dict[str, Any]
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    schema: str | None = None
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +71,8 @@ def read_evidence(
     if evidence is not None:
         for path in sorted(evidence.glob("*/*.json")):
             entry = _read(path)
+            if entry is None:
+                continue
             if isinstance(entry, str):
                 refused.append(f"{path}: {entry}")
             elif _rank(entry) > _rank(found.get(entry.cell)):
@@ -85,11 +95,14 @@ def _locked(folder: Path) -> bool:
     )
 
 
-def _read(path: Path) -> Evidence | str:
-    """The evidence in a file, or why it is none."""
+def _read(path: Path) -> Evidence | str | None:
+    """The evidence in a file, or why it is none; None for evidence about something else."""
     try:
         with path.open("rb") as stream:
-            file = msgspec.json.decode(stream.read(_MAX_REPORT), type=EvidenceFile)
+            content = stream.read(_MAX_REPORT)
+        if msgspec.json.decode(content, type=_Kind).schema in OTHER_SCHEMAS:
+            return None
+        file = msgspec.json.decode(content, type=EvidenceFile)
     except (OSError, msgspec.MsgspecError) as error:
         return f"cannot be read as evidence: {error}"
     if file.cell != path.parent.name:

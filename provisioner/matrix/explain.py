@@ -320,6 +320,13 @@ def _driver_warnings(index: MatrixIndex, want: Want, cell: Cell) -> list[str]:
         out.append(
             f"{cell.ptxas.id} is unverified: reported to work, not proved for this release and GPU."
         )
+    elif cell.ptxas is not None:
+        entry = next(o for o in index.matrix.ptxas_overrides if o.id == cell.ptxas.id)
+        out.append(
+            f"{cell.ptxas.id} was seen to assemble what triton {cell.triton} makes, without a GPU; "
+            f"no kernel ran on a driver this old. It serves compute capability "
+            f"{entry.capability_min} to {entry.capability_max}."
+        )
     flavours = {g.capability.modules for g in want.gpus} & {"open", "proprietary"}
     if cell.cuda is not None and len(flavours) == 2:
         out.append(

@@ -176,7 +176,12 @@ class Triton(Fact, frozen=True, kw_only=True):
 
 
 class PtxasOverride(Fact, frozen=True, kw_only=True):
-    """Another ptxas that lets an older driver load what triton makes."""
+    """Another ptxas that lets an older driver load what triton makes.
+
+    `assembled`: triton -> the compute capabilities for which it was seen to take every kernel that
+    triton's own ptxas takes, as steadily (`evidence/<id>/`; no GPU). Elsewhere it is offered as
+    unverified.
+    """
 
     id: Annotated[str, Meta(pattern=r"^ptxas[0-9]+$")]
     package: Requirement
@@ -185,6 +190,7 @@ class PtxasOverride(Fact, frozen=True, kw_only=True):
     triton: Specifier
     capability_max: MinorVersion
     capability_min: MinorVersion
+    assembled: dict[Version, tuple[MinorVersion, ...]] = {}
 
 
 # --- CUDA and drivers -------------------------------------------------------------------------

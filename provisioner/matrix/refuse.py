@@ -15,6 +15,7 @@ from provisioner.matrix.assemble import Chosen, cell_name
 from provisioner.matrix.cell import Nearest, Refusal, Request
 from provisioner.matrix.request import read_request
 from provisioner.matrix.resolve import Rejected, choose
+from provisioner.matrix.rules import override_for, override_verified
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,7 +193,8 @@ def _what_differs(index: MatrixIndex, want: Want, asked: Want, answer: Chosen) -
     listed = [*([", ".join(other[:-1])] if other[:-1] else []), *other[-1:]]
     parts = ["another " + " and ".join(listed)] if other else []
     if before.ptxas != after.ptxas:
-        sure = next((o.verified for o in index.matrix.ptxas_overrides if o.id == after.ptxas), True)
+        entry = override_for(index, c, asked) if after.ptxas else None
+        sure = entry is None or override_verified(entry, c, asked)
         text = "another ptxas" + ("" if sure else " (unverified)")
         parts.append(text if after.ptxas else "triton's own ptxas")
     if before.compile and not after.compile:

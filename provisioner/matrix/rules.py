@@ -294,12 +294,31 @@ def override_for(index: MatrixIndex, c: Candidate, want: Want) -> PtxasOverride 
     for override in index.matrix.ptxas_overrides:
         caps = [g.capability.capability for g in want.gpus]
         if versions.satisfies(c.release.triton.version, override.triton) and all(
-            versions.at_least(cap, override.capability_min)
-            and versions.at_least(override.capability_max, cap)
-            for cap in caps
+            override_serves(override, cap) for cap in caps
         ):
             return override
     return None
+
+
+def override_serves(override: PtxasOverride, capability: str) -> bool:
+    """Whether the other ptxas is offered for a compute capability."""
+    return versions.at_least(capability, override.capability_min) and versions.at_least(
+        override.capability_max, capability
+    )
+
+
+def override_verified(override: PtxasOverride, c: Candidate, want: Want) -> bool:
+    """Whether evidence says that the other ptxas takes what this triton makes for these GPUs.
+
+    Without a GPU in the request that is asked of the build's machine code in the override's range.
+    """
+    if c.release.triton is None or not override.verified:
+        return False
+    asked = [g.capability.capability for g in want.gpus] or [
+        arch for arch in c.arch_list if override_serves(override, arch)
+    ]
+    proved = override.assembled.get(c.release.triton.version, ())
+    return bool(asked) and all(capability in proved for capability in asked)
 
 
 def driver_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Problem]:

@@ -139,6 +139,17 @@ def _tritons(findings: Findings) -> None:
             message = f"expected a range with a known triton, found {override.triton}"
             findings.say("inconsistent", (*path, "triton"), message)
         lowest, highest = override.capability_min, override.capability_max
+        for version, capabilities in override.assembled.items():
+            entry = (*path, "assembled", version)
+            findings.refer(entry, "triton", version, versions)
+            findings.known_capabilities(entry, capabilities)
+            if specifier is not None and version not in specifier:
+                message = f"expected a triton {override.triton}, found {version}"
+                findings.say("inconsistent", entry, message)
+            for here, value in enumerate(capabilities):
+                if not number(lowest) <= number(value) <= number(highest):
+                    message = f"expected {lowest} to {highest}, found {value}"
+                    findings.say("inconsistent", (*entry, here), message)
         for name in ("capability_min", "capability_max"):
             value = getattr(override, name)
             findings.refer((*path, name), "compute capability", value, findings.capabilities)
