@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from provisioner.cli.options import CELL, cell_options, common_options
-from provisioner.cli.output import print_refusal
+from provisioner.cli.output import counted, print_refusal
 from provisioner.errors import Exit, FindingError, UsageError
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _prepare(root: Path, wanted: _Wanted, settings: Settings, out: Output) -> No
         from provisioner.cli.render import render_resolved
 
         written = render_resolved(wanted.resolution, settings, root)
-        out.note(f"Rendered {name}: {written} files.")
+        out.note(f"Rendered {name}: {counted(written, 'file')}.")
     missing = [
         file for file in lock_names(wanted.cell) if not (root / "lockfiles" / name / file).is_file()
     ]

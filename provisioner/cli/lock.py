@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from provisioner.cli.options import CELL, Seconds, cell_options, common_options
+from provisioner.cli.output import counted, out_option
 from provisioner.errors import Exit, FindingError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -193,9 +194,10 @@ def _check(cells: list[Cell], how: _How, settings: Settings, out: Output) -> int
         locks = [{"cell": each.cell, "state": each.state} for each in found]
         out.result({"schema": LOCK_RUN_SCHEMA, "locks": locks})
         return int(Exit.FINDING if bad else Exit.DONE)
-    out.line(f"{len(found)} lock{'' if len(found) == 1 else 's'}, {len(found) - len(bad)} right.")
+    out.line(f"{counted(len(found), 'lock')}, {len(found) - len(bad)} right.")
     for each in bad:
-        out.line(f"  {each.cell} {SAID[each.state]}: provision lock {each.cell}")
+        step = f"provision lock {each.cell}{out_option(how.root)}"
+        out.line(f"  {each.cell} {SAID[each.state]}: {step}")
     return int(Exit.FINDING if bad else Exit.DONE)
 
 
@@ -289,7 +291,7 @@ def lock_missing(root: Path, name: str, settings: Settings, out: Output) -> None
     inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
     write(root, _files(result.lock, conda), {group_of(name)})
-    out.note(f"Locked {len(result.lock.packages)} packages as of {result.lock.as_of}.")
+    out.note(f"Locked {counted(len(result.lock.packages), 'package')} as of {result.lock.as_of}.")
 
 
 def _today() -> str:
@@ -388,8 +390,9 @@ def _write(
         )
         return int(Exit.DONE)
     out.line(
-        f"{lock.cell}: {len(lock.packages)} packages as of {lock.as_of or 'any day'}, "
-        f"{sum(len(package.files) for package in lock.packages)} hashes, "
+        f"{lock.cell}: {counted(len(lock.packages), 'package')} as of "
+        f"{lock.as_of or 'any day'}, "
+        f"{counted(sum(len(package.files) for package in lock.packages), 'hash', 'hashes')}, "
         f"{result.seconds:.1f} s."
     )
     for line in (*changed[:_SHOWN], *(f"warning: {text}" for text in lock.warnings)):
@@ -401,6 +404,5 @@ def _write(
     for path in (*outcome.created, *outcome.updated, *outcome.pruned):
         out.line(f"  {path}")
     out.line()
-    place = "" if how.root == Path() else f" --out {how.root}"
-    out.line(f"Next: provision build {lock.cell}{place}")
+    out.line(f"Next: provision build {lock.cell}{out_option(how.root)}")
     return int(Exit.DONE)

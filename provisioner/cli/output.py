@@ -115,9 +115,9 @@ def wrap(text: str, indent: str = "", first: str | None = None) -> list[str]:
     )
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 file, 2 files."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: 1 file, 2 files; `plural` where an s is not enough."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def printable(text: str) -> str:
@@ -149,19 +149,33 @@ def print_error(error: ProvisionError, *, as_json: bool, exit_status: Exit | Non
         shown = {**error.to_dict(), "exit_status": int(status)}
         click.echo(to_json({"schema": ERROR_SCHEMA, "error": shown}))
         return
-    for line in _message_lines(error):
+    for line in _message_lines(error.message, error.code):
         _say(line)
     for name, value in error.facts.items():
         for line in wrap(_plain(value), "    ", f"  {name}: ") or [f"  {name}:"]:
             _say(line)
     if error.next_step:
-        _say(f"Next: {error.next_step}")
+        for line in next_lines(error.next_step):
+            _say(line)
 
 
-def _message_lines(error: ProvisionError) -> list[str]:
+def _message_lines(message: str, code: str) -> list[str]:
     """The sentence in lines of 80 columns. What a program said below it stays as it was said."""
-    first, *rest = f"{error.message} [{error.code}]".split("\n")
+    first, *rest = f"{message} [{code}]".split("\n")
     return [*wrap(first, "  ", "provision: "), *rest]
+
+
+def next_lines(step: str) -> list[str]:
+    """The next step in lines of 80 columns. A command in it is kept whole, so as to be copied:
+    what stands between backquotes, or before the first comma of a step that begins with one.
+    """
+    import re
+
+    first, *rest = step.split("\n")
+    held = re.sub(
+        r"`[^`]*`|^(provision|docker) [^,;(]*", lambda found: found[0].replace(" ", "\0"), first
+    )
+    return [*(line.replace("\0", " ") for line in wrap(held, "  ", "Next: ")), *rest]
 
 
 def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
@@ -185,8 +199,8 @@ def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
         }
         click.echo(to_json({"schema": ERROR_SCHEMA, "error": shown}))
         return
-    _say(f"provision: {message} [usage]")
-    _say(f"Next: {next_step}")
+    for line in (*_message_lines(message, "usage"), f"Next: {next_step}"):
+        _say(line)
 
 
 def _say(text: str) -> None:

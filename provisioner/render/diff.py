@@ -35,7 +35,8 @@ def diff(root: Path, fileset: FileSet, groups: Collection[str]) -> str:
         with Tree(root) as tree:
             for index, action in enumerate(actions):
                 if size > TEXT_LIMIT:
-                    parts.append(f"{len(actions) - index} more files differ\n")
+                    more = len(actions) - index
+                    parts.append(f"{more} more {'file differs' if more == 1 else 'files differ'}\n")
                     break
                 old = tree.read(action.path, FILE_LIMIT + 1)
                 parts.append(_one(action, old))

@@ -219,7 +219,8 @@ def _apply_held(tree: Tree, planned: Plan) -> None:
         if isinstance(error, ChangedError):
             raise _changed(tree.root, error.paths) from None
         if isinstance(error, OSError):
-            doing = f"writing {len(files)} files of {size:,} bytes"
+            number = f"{len(files)} file{'' if len(files) == 1 else 's'}"
+            doing = f"writing {number} of {size:,} bytes"
             explained = explain(error, tree.root, doing)
             explained.facts |= {"needed_bytes": size, "free_bytes": free}
             raise explained from None

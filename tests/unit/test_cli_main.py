@@ -18,6 +18,8 @@ from provisioner import __version__, errors
 from provisioner.cli import matrix as matrix_module
 from provisioner.cli.lazy import LazyGroup
 from provisioner.cli.main import COMMANDS, run
+from provisioner.cli.output import counted, print_error
+from provisioner.errors import FindingError, OutsideError, UsageError
 
 PROVISION = [sys.executable, "-m", "provisioner"]
 HEAVY = {
@@ -398,7 +400,7 @@ def test_matrix_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     status, out, err = ran(["matrix", "validate", str(path)], capsys)
     assert (status, out) == (2, "")
     assert "did you mean 'slim'?" in err
-    assert f"Next: Correct {path}" in err
+    assert f"Next: Correct {path}" in " ".join(err.split())
     status, out, err = ran(["matrix", "validate", str(path), "--json"], capsys)
     assert (status, err) == (2, "")
     error = json.loads(out)["error"]
@@ -410,3 +412,39 @@ def test_matrix_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = ran(["matrix", "schema"], capsys)
     assert status == 0
     assert json.loads(out)["title"] == "matrix.yaml of provision"
+
+
+def test_errors_fit_the_width_and_commands_stay_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Statuses 1 to 4 alike; what is there to be copied is never broken."""
+    command = "provision lock torch2.0.1-cu117-py39-debian11-basepy --out 'some where/else/there'"
+    steps = {
+        f"{command}, or --edited to build with it as it is, whatever that may then mean.": command,
+        f"Either wait a little, since that may be all that is needed, or run `{command}`.": command,
+        "Wait until that has ended, look at what is there, then run the command again. "
+        * 2: "Wait",
+        command: command,
+    }
+    for error in (FindingError, UsageError, OutsideError):
+        for step, whole in steps.items():
+            facts = {"names": [f"name-{number}" for number in range(40)]}
+            print_error(
+                error("x.y", "A long word. " * 20, facts=facts, next_step=step), as_json=False
+            )
+            told = capsys.readouterr().err
+            assert whole in told
+            assert " ".join(step.split()) in " ".join(told.split())
+            for line in told.splitlines():
+                assert len(line) <= 80 or whole in line
+    assert run(["render", "--" + "no-such-option-" * 3, "x"]) == 2
+    assert run(["lock", "--as-of", "2" * 90]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert all(len(line) <= 80 or " " not in line.strip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "said"),
+    [(0, ("file",), "0 files"), (1, ("file",), "1 file"), (2, ("hash", "hashes"), "2 hashes"),
+     (1, ("hash", "hashes"), "1 hash"), (1234, ("cell",), "1,234 cells")],
+)  # fmt: skip
+def test_numbers_take_their_noun(number: int, words: tuple[str, ...], said: str) -> None:
+    assert counted(number, *words) == said
