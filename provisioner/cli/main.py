@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lock": ("provisioner.cli.lock:command", "Pin the packages of a cell with hashes."),
     "build": ("provisioner.cli.build:command", "Build and verify the image of a cell."),
     "verify": ("provisioner.cli.verify:command", "Prove that torch.compile works somewhere."),
+    "cache": ("provisioner.cli.cache:group", "Find and remove damaged compile-cache entries."),
     "env": ("provisioner.cli.env:group", "Create, check, roll back environments on this machine."),
     "diagnose": ("provisioner.cli.diagnose:command", "Find the root causes in logs."),
     "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),
