@@ -155,11 +155,11 @@ def _resolved(settings: Settings, out: Output) -> tuple[Cell, Mapping[str, str]]
 def _recorded(root: Path, name: str) -> tuple[Cell, Mapping[str, str]]:
     """The cell as it was rendered below `root`, with the mirrors that were named then."""
     from provisioner.render.fileset import check_path
-    from provisioner.render.spec import read_spec
+    from provisioner.render.spec import read_spec_file
 
     path = check_path(f"docker/{name}/spec.json")
     try:
-        raw = (root / path).read_bytes()
+        spec = read_spec_file(root / path, path)
     except (FileNotFoundError, NotADirectoryError):
         raise FindingError(
             "lock.not-rendered",
@@ -167,7 +167,6 @@ def _recorded(root: Path, name: str) -> tuple[Cell, Mapping[str, str]]:
             next_step="Render it (`provision render` with the options of the cell), or give those "
             "options to `provision lock`.",
         ) from None
-    spec = read_spec(raw, path)
     return {**spec.cell, "name": name}, spec.mirrors
 
 

@@ -155,9 +155,9 @@ def _promise(how: _How) -> Mapping[str, object] | None:
         path = inside if inside.is_file() else None
     if path is None:
         return None
-    from provisioner.render.spec import read_spec, recorded_promise
+    from provisioner.render.spec import read_spec_file, recorded_promise
 
-    return recorded_promise(read_spec(path.read_bytes(), str(path)).cell)
+    return recorded_promise(read_spec_file(path).cell)
 
 
 def _keep(path: Path, report: Report) -> None:

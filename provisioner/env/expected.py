@@ -40,9 +40,9 @@ def read_expected(path: Path) -> Expected:
 
     The file may come from another version of provision: only these fields count.
     """
-    from provisioner.render.spec import read_spec
+    from provisioner.render.spec import read_spec_file
 
-    recorded = read_spec(path.read_bytes(), str(path))
+    recorded = read_spec_file(path, whole=False)
     try:
         return msgspec.convert(recorded.cell, Expected)
     except msgspec.ValidationError as error:

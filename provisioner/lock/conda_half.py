@@ -15,12 +15,15 @@ from provisioner.conda.lock import CondaLockOptions, file_names, lock_conda, why
 from provisioner.errors import FindingError
 from provisioner.lock.writer import folder_of
 from provisioner.matrix.cell import Cell
+from provisioner.regular import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from provisioner.matrix.model import Matrix, Origins
+
+_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +62,17 @@ def _asked(root: Path, cell: Mapping[str, Any], matrix: Matrix) -> tuple[Cell, C
     typed = msgspec.convert(dict(cell), Cell)
     folder = root / folder_of(typed.name)
     try:
-        environment = (folder / "environment.yml").read_bytes()
+        environment = read_regular(folder / "environment.yml", _LIMIT)
     except OSError as error:
         raise FindingError(
             "lock.not-rendered",
             f"{typed.name} is not rendered: {folder_of(typed.name)}/environment.yml cannot be read "
-            f"({error.strerror}).",
+            f"({error.strerror or error}).",
             next_step="Render the cell first (`provision render` with its options).",
         ) from None
     system = next(s for s in matrix.operating_systems if s.id == typed.os)
     previous = {
-        name: (folder / name).read_bytes()
+        name: read_regular(folder / name, _LIMIT)
         for name in file_names(typed)
         if (folder / name).is_file()
     }

@@ -12,6 +12,7 @@ from provisioner import __version__
 from provisioner.errors import OutsideError, UsageError
 from provisioner.matrix.cache import cache_directory, read_entry, write_entry
 from provisioner.matrix.model import Matrix
+from provisioner.regular import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,8 +95,7 @@ def load_matrix(
 def read_bytes(path: Path, prefix: str = "matrix") -> bytes:
     """The content of a file of at most MAX_BYTES. Raises UsageError when it cannot be read."""
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(
             f"{prefix}.unreadable",

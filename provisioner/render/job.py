@@ -16,7 +16,7 @@ from provisioner.render.context import CellContext, Facts
 from provisioner.render.engine import render_context
 from provisioner.render.fileset import FileSet
 from provisioner.render.manifest import load_manifest
-from provisioner.render.spec import Recorded, read_spec
+from provisioner.render.spec import SPEC_LIMIT, Recorded, read_spec
 from provisioner.render.tree import Tree, explain
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 CELL_GROUP = "cell/"
 LOCK_GROUP = "lock:"
-_SPEC_LIMIT = 4 << 20
 _MIRRORED = frozenset({"index_url"})  # what a mirror changes in a cell
 
 
@@ -60,7 +59,7 @@ def recorded_specs(root: Path) -> dict[str, Recorded]:
             for path in manifest.files:
                 parts = path.split("/")
                 if len(parts) == 3 and parts[0] == "docker" and parts[2] == "spec.json":
-                    raw = tree.read(path, _SPEC_LIMIT)
+                    raw = tree.read(path, SPEC_LIMIT)
                     if raw is not None:
                         specs[parts[1]] = read_spec(raw, path)
     except OSError as error:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from provisioner.errors import FindingError, OutsideError
+from provisioner.errors import FindingError
 from provisioner.render.manifest import MANIFEST, Entry, encode_manifest, load_manifest
-from provisioner.render.tree import State, Tree, explain, symlink_error
+from provisioner.render.tree import State, Tree, explain, not_a_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -181,16 +181,8 @@ def _state(tree: Tree, wanted: RenderedFile | str) -> State:
         state = tree.state(path)
     except OSError as error:
         raise explain(error, tree.root, f"reading {path}") from None
-    if state.kind == "symlink":
-        raise symlink_error(tree.root, path)
-    if state.kind in ("folder", "special"):
-        what = "a folder" if state.kind == "folder" else "a device, pipe or socket"
-        raise OutsideError(
-            "output.not-a-file",
-            f"{path} below {tree.root} is {what}, but a file of ours belongs there.",
-            facts={"root": str(tree.root), "path": path},
-            next_step=f"Move {path} away, or name another root with --out.",
-        )
+    if state.kind in ("symlink", "folder", "special"):
+        raise not_a_file(tree.root, path, state.kind)
     return state
 
 

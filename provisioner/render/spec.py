@@ -5,23 +5,28 @@ spec.json also carries what `provision render --check` needs to make the cell ag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
 from provisioner import __version__
-from provisioner.errors import FindingError
+from provisioner.errors import FindingError, OutsideError
 from provisioner.matrix.cell import Request  # noqa: TC001 - decoded at run time
+from provisioner.regular import read_regular
 from provisioner.render.context import PROJECT, OwnMatrix, from_project
 from provisioner.render.fileset import RenderedFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from provisioner.matrix.cell import Cell, Decision
     from provisioner.render.context import CellContext, Facts
 
 SPEC_SCHEMA: Final = "provision.spec/1"
+SPEC_LIMIT = 4 << 20
+"""A larger file is none."""
+
 PROMISES = (
     "name",
     "torch",
@@ -57,6 +62,38 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     cell: dict[str, Any]
     matrix: MatrixStamp | None = None
     project: str = PROJECT
+
+
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+_Words = Annotated[tuple[_Word, ...], msgspec.Meta(max_length=10_000)]
+
+
+class _Needs(msgspec.Struct, frozen=True, kw_only=True):
+    compile_floor_by_arch: dict[str, str] | None = None
+
+
+class _Used(msgspec.Struct, frozen=True, kw_only=True):
+    """What lock, build, verify and env take from a recorded cell, whichever version wrote it."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=200)]
+    torch: _Word
+    local_version: _Word
+    variant: _Word
+    cuda: _Word | None
+    python: _Word
+    os: _Word
+    arch: Literal["x86_64", "aarch64"]
+    index_url: _Word | None
+    device: Literal["cuda", "cpu"]
+    python_from: Literal["conda", "base"]
+    compile: bool
+    base_image: _Word
+    requirements: _Words
+    companions: _Words
+    constraints: _Words
+    torchvision: _Word | None = None
+    torchaudio: _Word | None = None
+    driver: _Needs | None = None
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,17 +161,44 @@ def _floors(compiles: bool, ptxas: object, floors: Mapping[str, str]) -> dict[st
     return {"compile_floor_by_arch": dict(floors)} if compiles and floors and not ptxas else {}
 
 
-def read_spec(raw: bytes, path: str) -> Recorded:
-    """Returns what a spec.json records; raises FindingError when it is none."""
+def read_spec(raw: bytes, path: str, *, whole: bool = True) -> Recorded:
+    """Returns what a spec.json records; raises FindingError when it is none.
+
+    Unless `whole`, the fields of the cell are left to the caller.
+    """
     try:
-        return msgspec.json.decode(raw, type=Recorded)
-    except msgspec.MsgspecError as error:
+        spec = msgspec.json.decode(raw, type=Recorded)
+        if whole:
+            msgspec.convert(spec.cell, _Used)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise FindingError(
             "render.spec-damaged",
             f"{path} is no spec of a cell: {error}.",
             facts={"path": path},
             next_step="Restore it from version control, or render the cell again with --force.",
         ) from None
+    return spec
+
+
+def read_spec_file(path: Path, shown: str | None = None, *, whole: bool = True) -> Recorded:
+    """Returns what a spec.json on disk records (see read_spec); messages name it `shown`.
+
+    Raises FindingError when it is none, OutsideError when the system refuses to read it, and
+    FileNotFoundError or NotADirectoryError when it is absent.
+    """
+    name = shown or str(path)
+    try:
+        raw = read_regular(path, SPEC_LIMIT)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise OutsideError(
+            "render.spec-unreadable",
+            f"{name} cannot be read: {(error.strerror or str(error)).lower()}.",
+            facts={"path": name},
+            next_step="Put the file back from version control, or render the cell again.",
+        ) from None
+    return read_spec(raw, name, whole=whole)
 
 
 def _json(context: CellContext, name: str, value: Any) -> RenderedFile:

