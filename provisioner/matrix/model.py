@@ -41,7 +41,10 @@ Requirement = Annotated[
 """A PEP 508 requirement by name and version only: no URL, no path, no option."""
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=64)]
+GpuName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=100)]
 PackageName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9+._-]*$", max_length=100)]
+PlainName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
+SourceId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Tag = Annotated[str, Meta(pattern=r"^(cpu|cu[0-9]{2,4})$")]
 Date = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[0-9]{2}-[0-9]{2}$")]
 Month = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[0-9]{2}(-[0-9]{2})?$")]
@@ -58,7 +61,8 @@ Url = Annotated[
 ImageRef = Annotated[
     str,
     Meta(
-        pattern=r"^[a-z0-9][a-z0-9.-]*(:[0-9]{1,5}(?=/))?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
+        pattern=r"^[a-z0-9][a-z0-9.-]*(:[0-9]{1,5}(?=/))?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$",
+        max_length=400,
     ),
 ]
 Text = Annotated[str, Meta(max_length=4000)]
@@ -160,11 +164,11 @@ class Release(Fact, frozen=True, kw_only=True):
     torchaudio: Companion
     triton: TritonPin | None
     glibc: MinorVersion
-    index_platform: Name | Annotated[str, Meta(pattern=r"^[a-z0-9_]+$")]
+    index_platform: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
     requires: tuple[Requirement, ...]
     pypi: PypiBuild
     variants: tuple[Variant, ...]
-    other_builds: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9.+-]+$")], ...] = ()
+    other_builds: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9.+-]+$", max_length=64)], ...] = ()
 
 
 class Triton(Fact, frozen=True, kw_only=True):
@@ -183,9 +187,9 @@ class PtxasOverride(Fact, frozen=True, kw_only=True):
     unverified.
     """
 
-    id: Annotated[str, Meta(pattern=r"^ptxas[0-9]+$")]
+    id: Annotated[str, Meta(pattern=r"^ptxas[0-9]+$", max_length=16)]
     package: Requirement
-    path: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._/-]+$")]
+    path: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._/-]+$", max_length=200)]
     ptxas: Version
     triton: Specifier
     capability_max: MinorVersion
@@ -275,10 +279,10 @@ class Gpu(Fact, frozen=True, kw_only=True):
     """
 
     source: tuple[Text, ...] = ()
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
+    name: GpuName
     capability: MinorVersion
     kind: Literal["data-center", "workstation", "geforce", "titan", "embedded"]
-    aliases: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")], ...] = ()
+    aliases: tuple[GpuName, ...] = ()
     driver_from: Version | None = None
     host_arch: Arch | None = None
 
@@ -363,7 +367,7 @@ class UnsupportedPlatform(_Struct, frozen=True, kw_only=True):
     """Something that is recognised and refused, with the reason."""
 
     id: Name
-    matches: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9.+-]+$")], ...]
+    matches: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9.+-]+$", max_length=64)], ...]
     reason: Text
 
 
@@ -408,8 +412,8 @@ class Defaults(_Struct, frozen=True, kw_only=True):
     python_from: PythonFrom
     fallback: Fallback
     driver_branches: tuple[int, ...]
-    pip_packages: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")], ...]
-    conda_packages: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$")], ...]
+    pip_packages: tuple[PlainName, ...]
+    conda_packages: tuple[PlainName, ...]
     conda_channels: tuple[Name, ...]
     companion_days: Annotated[int, Meta(ge=0, le=3650)]
     builder_image: ImageRef
@@ -458,4 +462,4 @@ class Matrix(_Struct, frozen=True, kw_only=True):
     container_gates: tuple[ContainerGate, ...]
     known_bad: tuple[KnownBad, ...]
     unsupported: tuple[UnsupportedPlatform, ...]
-    sources: dict[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], SourceRef]
+    sources: dict[SourceId, SourceRef]

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from provisioner.matrix.cell import Request
     from provisioner.matrix.index import GpuFact, MatrixIndex
 
-_TORCH = re.compile(r"^([0-9]+(?:\.[0-9]+){1,2})(?:\+([a-z0-9.]+))?$")
-_DRIVER = re.compile(r"^[0-9]{3}(\.[0-9]{1,3}){0,2}$")
-_SERIES = re.compile(r"^([0-9]{2}\.[0-9])(\.[0-9]+)*$")
+_TORCH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6}){1,2})(?:\+([a-z0-9.]{1,32}))?")
+_DRIVER = re.compile(r"[0-9]{3}(\.[0-9]{1,3}){0,2}")
+_SERIES = re.compile(r"([0-9]{2}\.[0-9])(\.[0-9]+)*")
+_LONGEST_RANGE = 200
 _ARCHES = {
     "x86_64": "x86_64",
     "amd64": "x86_64",
@@ -123,13 +124,13 @@ def _torch(text: str | None) -> tuple[str | None, str | None, str | None, bool]:
     text = text.strip().removeprefix("torch").removeprefix("===").strip()
     if text.lower() == "latest":
         return None, None, None, True
-    match = _TORCH.match(text.removeprefix("==") if "," not in text else text)
+    match = _TORCH.fullmatch(text.removeprefix("==") if "," not in text else text)
     if match:
         version, label = match.groups()
         if version.count(".") == 1:
             return None, label, f"=={version}.*", False  # a series, as everywhere else
         return version, label, None, False
-    if text[:1] in "<>=~!":
+    if text[:1] in "<>=~!" and len(text) <= _LONGEST_RANGE:
         from packaging.specifiers import InvalidSpecifier
 
         from provisioner.matrix.versions import specifier
@@ -154,7 +155,7 @@ def _variant(
         for platform in index.matrix.unsupported:
             if any(word.startswith(prefix) for prefix in platform.matches):
                 return None, (word, platform.reason)
-    if label is not None and not re.match(r"^(cpu|cu[0-9]{2,4})$", label):
+    if label is not None and not re.fullmatch(r"cpu|cu[0-9]{2,4}", label):
         raise _usage("torch", f"+{label}", "a label such as +cu118 or +cpu")
     if label is not None and asked is not None and label != asked:
         raise UsageError(
@@ -169,9 +170,9 @@ def _cuda_tag(text: str, index: MatrixIndex) -> str:
     word = text.strip().lower().removeprefix("cuda").strip()
     if word in {"cpu", "none"}:
         return "cpu"
-    if re.match(r"^cu[0-9]{2,4}$", word):
+    if re.fullmatch(r"cu[0-9]{2,4}", word):
         return word
-    match = _SERIES.match(word)
+    match = _SERIES.fullmatch(word)
     if match:
         return "cu" + match.group(1).replace(".", "")
     if any(word.startswith(p) for u in index.matrix.unsupported for p in u.matches):
@@ -183,10 +184,10 @@ def _python(text: str | None) -> str | None:
     if text is None:
         return None
     word = text.strip().lower().removeprefix("python")
-    short = re.match(r"^(?:py|cp)3([0-9]{1,2})$", word)
+    short = re.fullmatch(r"(?:py|cp)3([0-9]{1,2})", word)
     if short:
         return f"3.{short.group(1)}"
-    match = re.match(r"^(3\.[0-9]{1,2})(\.[0-9]+)?$", word)
+    match = re.fullmatch(r"(3\.[0-9]{1,2})(\.[0-9]+)?", word)
     if match is None:
         raise _usage("python", text, "a series such as 3.10")
     return match.group(1)
@@ -255,7 +256,7 @@ def _driver(index: MatrixIndex, text: str | None) -> str | None:
     if text is None:
         return None
     word = text.strip()
-    if not _DRIVER.match(word):
+    if not _DRIVER.fullmatch(word):
         raise _usage("driver", text, "a driver version such as 535.104.05 or a branch such as 535")
     if "." not in word:
         branch = index.branch_of(word)

@@ -36,7 +36,11 @@ def convert(root: Node, target: type[T]) -> tuple[T | None, list[Problem]]:
     value = checker.check(root, type_of(target), ())
     if checker.problems or checker.incomplete:
         return None, checker.problems
-    return msgspec.convert(value, target), []
+    try:
+        return msgspec.convert(value, target), []
+    except msgspec.ValidationError as error:
+        # Two readers of one type: what only the second refuses is refused all the same.
+        return None, [Problem(kind="value", message=str(error), where=root.where)]
 
 
 def admits(kind: inspect.Type, other: type[inspect.Type]) -> bool:
@@ -213,7 +217,7 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 def _fits(text: str, kind: inspect.StrType) -> bool:
     if kind.max_length is not None and len(text) > kind.max_length:
         return False
-    return kind.pattern is None or _pattern(kind.pattern).search(text) is not None
+    return kind.pattern is None or _pattern(kind.pattern).fullmatch(text) is not None
 
 
 def _did_you_mean(text: str, choices: list[str]) -> str:

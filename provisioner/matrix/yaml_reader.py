@@ -8,7 +8,7 @@ encodings other than UTF-8, and control characters (line breaks too) in any scal
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -24,8 +24,19 @@ MAX_NODES = 400_000
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG_PREFIX = "tag:yaml.org,2002:"
-# Bidirectional controls and line separators can make a reviewer see another text than the machine.
-_DECEPTIVE = frozenset("\u2028\u2029\ufeff\u061c\u200e\u200f")
+# Controls, line separators, and the invisible characters that can make a reviewer see another text
+# than the machine (Unicode category Cf). Written out: the category grows with each Python.
+FORBIDDEN = (
+    r"\u0000-\u001f\u007f-\u009f\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+)
+"""What no scalar may hold, as the inside of a character class of Python and of JSON Schema."""
+
+_FORBIDDEN = re.compile(
+    f"[{FORBIDDEN}"
+    r"\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0001\U000e0020-\U000e007f]"
+)
 
 
 class Scalar(msgspec.Struct):
@@ -99,16 +110,8 @@ def locate(root: Node, path: DocumentPath) -> Where:
 
 def control_character(text: str) -> str | None:
     """The name of the first character that no scalar may hold, or None."""
-    if text.isprintable():
-        return None
-    for char in text:
-        if char in _DECEPTIVE or (not char.isprintable() and _is_control(char)):
-            return f"U+{ord(char):04X}"
-    return None
-
-
-def _is_control(char: str) -> bool:
-    return unicodedata.category(char) in {"Cc", "Cf", "Cs"}
+    found = _FORBIDDEN.search(text)
+    return f"U+{ord(found[0]):04X}" if found else None
 
 
 def _decode(data: bytes, reader: _Reader) -> str:

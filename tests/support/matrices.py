@@ -2,8 +2,20 @@
 
 from pathlib import Path
 
+import yaml
+
 DATA = Path(__file__).resolve().parents[1] / "data" / "matrix"
 SMALL = DATA / "small.yaml"
+
+
+class TextDates(yaml.SafeLoader):
+    """Dates without quotes stay the text that was written, as the tool reads them."""
+
+
+TextDates.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def replaced(text: str, find: str, put: str) -> str:

@@ -6,22 +6,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from support.matrices import SMALL
+from support.matrices import SMALL, TextDates
 
 from provisioner.matrix.load import default_matrix_path
 from provisioner.matrix.schema import matrix_schema, schema_text
 
 KEPT = Path(__file__).resolve().parents[2] / "docs" / "matrix.schema.json"
-
-
-class TextDates(yaml.SafeLoader):
-    """Dates without quotes stay the text that was written, as the tool reads them."""
-
-
-TextDates.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def document(path: Path) -> Any:

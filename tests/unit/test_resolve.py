@@ -498,6 +498,9 @@ def test_numbers_are_in_the_message() -> None:
         {"torch": "two"}, {"torch": ">=2,<x"}, {"torch": "2.0.1+weird!"}, {"cuda": "eleven"},
         {"python": "2.7"}, {"os": "windows95"}, {"os": "ubuntu23.04"}, {"arch": "ppc64le"},
         {"gpu": ("Voodoo 2",)}, {"gpu": ("$(id)",)}, {"driver": "new"}, {"driver": "5"},
+        {"torch": f"2.0.{'9' * 5000}"}, {"torch": f">=2.0.{'9' * 5000}"},
+        {"torch": f"2.0.1+{'9' * 5000}"}, {"driver": f"535.{'1' * 5000}"},
+        {"cuda": "cu118\n9"}, {"gpu": ("9" * 5000,)}, {"python": "3.10\n1"},
         {"flavour": "huge"}, {"python_from": "brew"}, {"torch": "2.0.1+cu118", "cuda": "11.7"},
     ],
 )  # fmt: skip
