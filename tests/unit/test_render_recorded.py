@@ -128,14 +128,16 @@ def test_two_renders_at_once_both_find_themselves_in_the_bake_file(
         )
         for torch, cuda in cells
     ]
-    for process in running:
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
+    said = [process.communicate(timeout=60)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * len(cells), said
     targets = json.loads((render.root / "docker-bake.json").read_text(encoding="ascii"))["target"]
     named = {folder.name for folder in (render.root / "docker").iterdir()}
     assert len(named) == len(cells)
     assert {target["dockerfile"].split("/")[-2] for target in targets.values()} == named
+    manifest = json.loads((render.root / ".provision-manifest.json").read_text(encoding="ascii"))
+    assert named == {path.split("/")[1] for path in manifest["files"] if path.startswith("docker/")}
     assert render("--check") == 0
+    assert f"{len(cells)} cells" in render.out
 
 
 def test_an_overlay_is_named_in_what_it_made(render: Shell, tmp_path: Path) -> None:
