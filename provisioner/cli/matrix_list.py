@@ -86,7 +86,7 @@ def page(found: list[Row]) -> list[str]:
     lines += [
         "",
         "*: the build of the package index. ?: not confirmed at first hand.",
-        "comp: newest Python for torch.compile. level: best evidence of a cell (-: none).",
+        "comp: newest Python for torch.compile. level: best of its cells (-: documented).",
     ]
     return lines
 

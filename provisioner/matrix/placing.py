@@ -33,6 +33,7 @@ def python_problems(index: MatrixIndex, want: Want, c: Candidate, python: str) -
                 python,
                 ", ".join(wheels),
                 release.source,
+                verified=release.verified,
             )
         )
     for name, companion in (
@@ -64,10 +65,19 @@ def python_problems(index: MatrixIndex, want: Want, c: Candidate, python: str) -
                 python,
                 f"<={ceiling}, or --no-compile",
                 release.source,
+                verified=release.verified,
             )
         )
     found.extend(
-        Problem(f"known-bad.{bad.id}", "python", bad.symptom, python, bad.fix, bad.source)
+        Problem(
+            f"known-bad.{bad.id}",
+            "python",
+            bad.symptom,
+            python,
+            bad.fix,
+            bad.source,
+            verified=bad.verified,
+        )
         for bad in index.bad_for(release.torch, c.variant.tag)
         if bad.effect == "refuse" and python in bad.python
     )

@@ -210,6 +210,7 @@ def _base_python(system: OperatingSystem, python: str) -> Problem:
         python,
         f"{system.python}, another OS, or --python-from conda",
         system.source,
+        verified=system.verified and system.toolchain_verified,
     )
 
 

@@ -182,6 +182,7 @@ def driver_runs(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Proble
         want.driver,
         f">={floor.run_floor}",
         floor.source,
+        verified=floor.verified,
     )
 
 
@@ -248,6 +249,7 @@ def gpu_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Probl
                 cap,
                 f">={rules.capability_min} to compile, or --no-compile",
                 rules.source,
+                verified=rules.verified,
             )
         elif (problem := _ptxas_knows(index, c, gpu)) is not None:
             yield problem
@@ -361,6 +363,7 @@ def driver_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Pr
         want.driver,
         f">={worst[0]}, or --no-compile",
         fact.source,
+        verified=fact.verified,
     )
 
 

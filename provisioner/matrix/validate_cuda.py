@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from provisioner.matrix.index import gpu_key
@@ -9,6 +10,10 @@ from provisioner.matrix.validate import Findings, number
 
 if TYPE_CHECKING:
     from provisioner.matrix.problems import DocumentPath
+
+
+_CAPABILITY = re.compile(r"(sm_?)?[0-9]{1,2}[.]?[0-9][af]?", re.IGNORECASE)
+"""What a request takes for a compute capability and never looks up as a name."""
 
 
 def check(findings: Findings) -> None:
@@ -97,6 +102,9 @@ def _gpus(findings: Findings) -> None:
         places += [(*path, "aliases", entry) for entry in range(len(gpu.aliases))]
         for name, where in zip((gpu.name, *gpu.aliases), places, strict=True):
             key = gpu_key(name)
+            if _CAPABILITY.fullmatch(name):
+                message = f"expected a name, found {name}, which is a compute capability to --gpu"
+                findings.say("value", where, message)
             if taken.get(key, gpu.name) != gpu.name or (key in taken and name == gpu.name):
                 message = f"expected a name of its own, found {name}, which {taken[key]} has"
                 findings.say("duplicate-entry", where, message)

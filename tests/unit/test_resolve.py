@@ -485,6 +485,22 @@ def test_a_refusal_blames_what_is_to_blame(
     assert list(refusal.need) == have.split()
 
 
+@pytest.mark.parametrize(
+    ("axes", "sure"),
+    [
+        ({"python_from": "base", "os": "ubuntu24.04", "python": "3.10"}, False),
+        ({"python_from": "base", "os": "debian12", "python": "3.10"}, True),
+        ({"torch": "2.7.1", "cuda": "11.8", "gpu": ("RTX 5090",)}, False),
+        ({"gpu": ("R200",), "driver": "580.65.06"}, False),
+        ({"gpu": ("VR200",), "arch": "x86_64"}, False),
+        ({"gpu": ("GB200",), "arch": "x86_64"}, True),
+        ({"driver": "440.33"}, True),
+    ],
+)
+def test_a_refusal_on_what_nobody_confirmed_says_so(axes: dict[str, Any], sure: bool) -> None:
+    assert refusal_of(**axes).verified is sure
+
+
 def test_numbers_are_in_the_message() -> None:
     refusal = refusal_of(driver="470.82", torch="2.0.1", cuda="11.8", gpu=("A100",))
     for number in ("470.82", "525.60.13", "12.0.76", "2.0.1+cu118"):
