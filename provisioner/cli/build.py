@@ -110,7 +110,7 @@ def _pairs(words: tuple[str, ...]) -> dict[str, Path]:
 def _named(root: Path, name: str) -> _Wanted:
     """The rendered cell of a name."""
     from provisioner.render.job import recorded_specs
-    from provisioner.render.journal import refuse_interrupted
+    from provisioner.render.recovery import refuse_interrupted
 
     refuse_interrupted(root)
     recorded = recorded_specs(root)

@@ -51,7 +51,7 @@ def create(cell: str, prefix: Path, out: Output, **options: Any) -> int:
     provision env create torch2.0.1-cu118-py310-ubuntu22.04 --prefix /opt/torch
     """
     from provisioner.env.create import CreateOptions, create_env
-    from provisioner.render.journal import refuse_interrupted
+    from provisioner.render.recovery import refuse_interrupted
 
     root: Path = options.pop("root")
     refuse_interrupted(root)

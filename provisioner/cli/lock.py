@@ -112,7 +112,7 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     provision lock --cuda 11.8 --python-from base
     provision lock --check
     """
-    from provisioner.render.journal import refuse_interrupted
+    from provisioner.render.recovery import refuse_interrupted
 
     how = _How(**switches)
     if how.check:

@@ -83,7 +83,7 @@ def command(settings: Settings, out: Output, **switches: Any) -> int:
     _refuse_together(how, asked, settings)
     from provisioner.cli.render_facts import facts_again, facts_of
     from provisioner.render.job import every_cell_job, listed_cells, recorded_job, removal_job
-    from provisioner.render.journal import refuse_interrupted
+    from provisioner.render.recovery import refuse_interrupted
 
     if how.reads:
         refuse_interrupted(how.root)
@@ -232,7 +232,8 @@ def render_resolved(resolution: Resolution, settings: Settings, root: Path) -> i
 
 def recover_first(root: Path, out: Output) -> None:
     """Deal with what an interrupted write left below `root`, and say so."""
-    from provisioner.render.journal import WAIT_S, recover
+    from provisioner.render.journal import WAIT_S
+    from provisioner.render.recovery import recover
 
     recovery = recover(root, wait_s=WAIT_S)
     if recovery.action in ("completed", "undone", "cleared"):

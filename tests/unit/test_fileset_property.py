@@ -14,9 +14,10 @@ from output_tools import AtCall, debris, failure, snapshot
 
 from provisioner.errors import FindingError, OutsideError
 from provisioner.render.fileset import FileSet, check_path
-from provisioner.render.journal import apply, recover, write
+from provisioner.render.journal import apply, write
 from provisioner.render.manifest import MANIFEST, encode_manifest, parse_manifest
 from provisioner.render.plan import check, plan
+from provisioner.render.recovery import recover
 
 GROUPS = ("one", "two")
 PATHS = ("a", "b", "d/a", "d/b", "d/e/a", "f/a")

@@ -12,10 +12,11 @@ import pytest
 from output_tools import AtCall, child, debris, files_of, finish, names, snapshot
 
 from provisioner.errors import Exit, FindingError, OutsideError
-from provisioner.render.journal import Outcome, Recovery, apply, recover, write
+from provisioner.render.journal import Outcome, apply, write
 from provisioner.render.manifest import MANIFEST
 from provisioner.render.moves import JOURNAL, NEW, OLD, STAGE, UNDO, Journal, Step
 from provisioner.render.plan import check, plan
+from provisioner.render.recovery import Recovery, recover
 from provisioner.render.rootlock import LOCK
 from provisioner.render.tree import sha256_hex
 

@@ -24,10 +24,11 @@ from output_tools import SYSCALLS, AtCall, calls_of, child, debris, files_of, fi
 
 from provisioner.errors import FindingError, OutsideError
 from provisioner.render.fileset import FileSet
-from provisioner.render.journal import apply, recover, write
+from provisioner.render.journal import apply, write
 from provisioner.render.manifest import MANIFEST
 from provisioner.render.moves import STAGE
 from provisioner.render.plan import check, plan
+from provisioner.render.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

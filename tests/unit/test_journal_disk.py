@@ -16,9 +16,10 @@ from output_tools import AtCall, child, debris, failure, files_of, finish, names
 from support.needs import needs, skip_or_fail
 
 from provisioner.errors import OutsideError
-from provisioner.render.journal import apply, recover, write
+from provisioner.render.journal import apply, write
 from provisioner.render.moves import JOURNAL, STAGE
 from provisioner.render.plan import check, plan
+from provisioner.render.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

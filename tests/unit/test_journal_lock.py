@@ -14,9 +14,10 @@ import pytest
 from output_tools import AtCall, child, debris, files_of, finish
 
 from provisioner.errors import Exit
-from provisioner.render.journal import recover, write
+from provisioner.render.journal import write
 from provisioner.render.moves import STAGE
 from provisioner.render.plan import check
+from provisioner.render.recovery import recover
 from provisioner.render.rootlock import LOCK, BusyError, locked
 
 if TYPE_CHECKING:
