@@ -146,6 +146,7 @@ def _settings(chosen: dict[str, Chosen], project: ReadProject | None) -> Setting
     if project is not None:
         own = project.project.packages
         packages = UserPackages(pip=own.pip, conda=own.conda, apt=own.apt)
+    _refuse_silent_cpu(chosen)
     _one_of(chosen, "index", ("package", "torch"))
     _one_of(chosen, "without", ("torchaudio", "torchvision"))
     request = Request(
@@ -177,6 +178,20 @@ def _settings(chosen: dict[str, Chosen], project: ReadProject | None) -> Setting
         },
         chosen=chosen,
     )
+
+
+def _refuse_silent_cpu(chosen: Mapping[str, Chosen]) -> None:
+    """A GPU that was named here and now is not overruled by a CPU build from further away."""
+    gpu, cuda = chosen.get("gpu"), chosen.get("cuda")
+    if gpu is None or cuda is None or str(cuda.value).strip().lower() not in {"cpu", "none"}:
+        return
+    if gpu.source > cuda.source:
+        raise UsageError(
+            "request.conflict",
+            f"{gpu.where} names a GPU, and {cuda.where} asks for a build for the CPU.",
+            facts={"gpu": list(gpu.value), "cuda": str(cuda.value)},
+            next_step="Name the CUDA series with --cuda, or --cuda cpu if a CPU build is meant.",
+        )
 
 
 def _project(

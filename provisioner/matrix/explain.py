@@ -305,6 +305,9 @@ def _image_warnings(index: MatrixIndex, cell: Cell) -> list[str]:
 
 def _driver_warnings(index: MatrixIndex, want: Want, cell: Cell) -> list[str]:
     out: list[str] = []
+    if want.gpus and cell.cuda is None:
+        names = ", ".join(gpu.label for gpu in want.gpus)
+        out.append(f"A build for the CPU was asked for: it uses no GPU ({names}).")
     if cell.forward_compat is not None:
         out.append(
             f"The host driver is too old for CUDA {cell.cuda} by itself: {cell.forward_compat} has "

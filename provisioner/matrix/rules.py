@@ -325,10 +325,12 @@ def override_verified(override: PtxasOverride, c: Candidate, want: Want) -> bool
 
 def driver_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Problem]:
     """The compile floor: the CUDA major of the ptxas decides, not that of the variant."""
+    asked = want.request.ptxas
     if not want.request.compile or c.variant.toolkit is None or not c.release.compile.supported:
+        if asked is not None:
+            yield _nothing_to_assemble(c, asked)
         return
     override = override_for(index, c, want)
-    asked = want.request.ptxas
     if asked is not None:
         if override is None or override.id != asked:
             yield _no_override(index, c, asked)
@@ -364,6 +366,18 @@ def driver_compiles(index: MatrixIndex, want: Want, c: Candidate) -> Iterator[Pr
         f">={worst[0]}, or --no-compile",
         fact.source,
         verified=fact.verified,
+    )
+
+
+def _nothing_to_assemble(c: Candidate, asked: str) -> Problem:
+    return Problem(
+        "ptxas.not-possible",
+        "ptxas",
+        f"{asked} replaces the assembler of triton, and a cell of torch {c.label} that compiles "
+        "nothing on a GPU has no use for it",
+        asked,
+        "a CUDA build with torch.compile, or no other ptxas",
+        c.release.source,
     )
 
 

@@ -329,6 +329,15 @@ def test_a_bad_project_is_named_with_its_line(
     assert says in matching[0]["message"]
 
 
+def test_a_gpu_named_here_is_not_overruled_by_a_cpu_build_from_further_away() -> None:
+    with pytest.raises(UsageError) as caught:
+        merged(environment={"PROVISION_CUDA": "cpu"}, gpu=("H100",))
+    assert caught.value.code == "request.conflict"
+    assert "PROVISION_CUDA" in caught.value.message
+    assert merged(cuda="cpu", gpu=("H100",)).request.cuda == "cpu"
+    assert merged(environment={"PROVISION_CUDA": "cpu", "PROVISION_GPU": "H100"}).request.gpu
+
+
 def test_a_mirror_of_a_project_is_checked_and_named(tmp_path: Path) -> None:
     file = project(tmp_path, "mirrors:\n\n  conda: https://me:pw@x\n")
     with pytest.raises(UsageError) as caught:

@@ -185,6 +185,12 @@ def test_bare_branch_means_its_newest_driver() -> None:
     assert cell_of(torch="2.5.1", driver="525").name == "torch2.5.1-cu124-py310-ubuntu22.04"
 
 
+def test_a_gpu_that_a_cpu_build_does_not_use_is_said() -> None:
+    answer = resolve(MATRIX, Request(torch="2.7.1", cuda="cpu", gpu=("H100",)))
+    assert isinstance(answer, Resolution)
+    assert any("uses no GPU (H100)" in warning for warning in answer.warnings)
+
+
 def test_unverified_facts_are_said() -> None:
     answer = resolve(MATRIX, Request(torch="2.7.1", cuda="11.8", gpu=("A100",)))
     assert isinstance(answer, Resolution)
@@ -359,6 +365,9 @@ def test_what_was_passed_over_is_kept_with_its_reason() -> None:
                 "torch2.15.0-cu132-py311-ubuntu22.04",
             },
         ),
+        ({"torch": "1.13.1", "ptxas": "ptxas118"}, "ptxas.not-possible", None),
+        ({"torch": "2.0.1", "cuda": "cpu", "ptxas": "ptxas118"}, "ptxas.not-possible", None),
+        ({"torch": "2.0.1", "compile": False, "ptxas": "ptxas118"}, "ptxas.not-possible", None),
         ({"driver": "440.33"}, "driver.run-floor", None),
         (
             {"gpu": ("GB200",), "arch": "x86_64"},
