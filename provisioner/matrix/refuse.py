@@ -140,7 +140,7 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
         elif code != "driver.compile-floor":
             yield from _for_old_driver(index, base)
     if base.driver is not None:
-        yield [(replace(base, driver=None), "a newer driver on the host")]
+        yield [(replace(base, driver=None), "")]
     if base.python is not None and base.os is not None:
         yield [(replace(base, python=None, os=None), "another Python and OS")]
     yield [(replace(base, torch=None, cuda=None), "")]
@@ -200,8 +200,15 @@ def _what_differs(index: MatrixIndex, want: Want, asked: Want, answer: Chosen) -
     if before.compile and not after.compile:
         parts.append("eager mode only")
     if before.driver is not None and after.driver is None:
-        parts.append("a newer driver on the host")
+        age = "an older" if _dropped(want) else "a newer"
+        parts.append(f"{age} driver on the host")
     return ", ".join(parts)
+
+
+def _dropped(want: Want) -> bool:
+    """Whether the driver of a request is too new for one of its GPUs."""
+    lasts = [g.capability.driver_branch_last for g in want.gpus]
+    return any(last is not None and versions.major(want.driver or "0") > last for last in lasts)
 
 
 def _other_torch(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:

@@ -456,6 +456,10 @@ def test_a_refusal_names_everything_that_would_have_to_change() -> None:
         ({"torch": "2.15.0", "driver": "535.104.05"}, ["another torch"]),
         ({"flavour": "devel", "os": "debian12"}, ["another OS", "another flavour"]),
         (
+            {"gpu": ("GTX 1080",), "driver": "590.48.01", "compile": False},
+            ["an older driver on the host"],
+        ),
+        (
             {"torch": "2.4.1", "ptxas": "ptxas118"},
             ["another torch", "triton's own ptxas", "another torch"],
         ),
@@ -735,6 +739,11 @@ def truly_differs(request: Request, cell: Cell, told: str) -> bool:
     }
     words = told.replace(",", " ").split()
     assert not {"python", "os", "GPU"} & set(words) or "machine" in words
+    if "driver" in words and request.driver is not None:
+        major = int(request.driver.split(".")[0])
+        lasts = [driver_oracle.CAPABILITIES[driver_oracle.capability(g)] for g in request.gpu]
+        old = any(fact.get("driver_branch_last", major) < major for fact in lasts)
+        assert ("older" if old else "newer") in words
     named = {word for word in asked if "another" in words and word in words}
     return all(asked[word][0] not in {None, asked[word][1]} for word in named) and (
         "driver" not in words or request.driver is not None
