@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("provisioner.cli.build:command", "Build and verify the image of a cell."),
     "verify": ("provisioner.cli.verify:command", "Prove that torch.compile works somewhere."),
     "cache": ("provisioner.cli.cache:group", "Find and remove damaged compile-cache entries."),
+    "sbom": ("provisioner.cli.sbom:command", "Print the bill of materials of a locked cell."),
     "env": ("provisioner.cli.env:group", "Create, check, roll back environments on this machine."),
     "diagnose": ("provisioner.cli.diagnose:command", "Find the root causes in logs."),
     "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),

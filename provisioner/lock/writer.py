@@ -18,7 +18,7 @@ from provisioner.render.fileset import FileSet
 LOCK = "lock.json"
 REQUIREMENTS = "requirements.txt"
 REQUIREMENTS_TORCH = "requirements-torch.txt"
-_FROM_TORCH_INDEX = ("torch-index", "recorded")
+FROM_TORCH_INDEX = ("torch-index", "recorded")
 
 
 def group_of(cell: str) -> str:
@@ -52,8 +52,8 @@ def lock_files(lock: Lock) -> FileSet:
 
 def requirements_texts(lock: Lock) -> dict[str, str]:
     """Returns file name -> text in pip's requirements format, one for each index."""
-    family = [package for package in lock.packages if package.origin in _FROM_TORCH_INDEX]
-    others = [package for package in lock.packages if package.origin not in _FROM_TORCH_INDEX]
+    family = [package for package in lock.packages if package.origin in FROM_TORCH_INDEX]
+    others = [package for package in lock.packages if package.origin not in FROM_TORCH_INDEX]
     texts = {REQUIREMENTS: _text(lock, others, "the package index")}
     if family:
         texts[REQUIREMENTS_TORCH] = _text(lock, family, "the torch index of the cell's variant")
