@@ -16,6 +16,7 @@ from provisioner.errors import Exit, FindingError, OutsideError, UsageError
 from provisioner.render.bake import image_tag
 from provisioner.render.dockerfile import PLATFORMS
 from provisioner.render.quote import checked
+from provisioner.shell import out_option
 from provisioner.verify.report import exit_status, parse_report
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def check_locked(root: Path, name: str, names: tuple[str, ...]) -> None:
             "build.not-locked",
             f"{name} has no lock: lockfiles/{name}/{missing[0]} is missing.",
             facts={"missing": missing},
-            next_step=f"provision lock {name}",
+            next_step=f"provision lock {name}{out_option(root)}",
         )
 
 

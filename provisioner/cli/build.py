@@ -12,6 +12,7 @@ import click
 from provisioner.cli.options import CELL, cell_options, common_options
 from provisioner.cli.output import counted, print_refusal
 from provisioner.errors import Exit, FindingError, UsageError
+from provisioner.shell import out_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -174,6 +175,7 @@ def _check_files(root: Path, cell: Mapping[str, Any], settings: Settings) -> Non
     from provisioner.render.plan import touched
 
     name = cell["name"]
+    place = out_option(root)
     groups = {CELL_GROUP + name, LOCK_GROUP + name}
     # A missing lock is made, or has a message of its own.
     bad = [
@@ -189,8 +191,8 @@ def _check_files(root: Path, cell: Mapping[str, Any], settings: Settings) -> Non
             + ", ".join(f"{item.path} ({item.kind})" for item in bad[:_SHOWN])
             + (f" and {len(bad) - _SHOWN} more." if len(bad) > _SHOWN else "."),
             facts={"files": {item.path: item.kind for item in bad}},
-            next_step="provision render --diff shows the difference; --again --force takes it "
-            f"back, provision lock {name} makes a lock again, and --edited builds it as it is.",
+            next_step=f"provision render --diff{place} shows it; --again --force takes it back, "
+            f"`provision lock {name}{place}` makes a lock again, and --edited builds it as it is.",
         )
     found = standing_of(root, cell, settings)
     if found.state not in {"current", "missing"}:
@@ -198,7 +200,7 @@ def _check_files(root: Path, cell: Mapping[str, Any], settings: Settings) -> Non
             "build.lock-not-current",
             f"The lock of {name} {SAID[found.state]}.",
             facts={"state": found.state},
-            next_step=f"provision lock {name}, or --edited to build with it as it is.",
+            next_step=f"provision lock {name}{place}, or --edited to build with it as it is.",
         )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from provisioner.cli.options import CELL, Seconds, cell_options, common_options
-from provisioner.cli.output import counted, out_option
+from provisioner.cli.output import counted
 from provisioner.errors import Exit, FindingError, RefusedError, UsageError
+from provisioner.shell import out_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from provisioner.errors import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from provisioner.errors import ProvisionError
     from provisioner.matrix.cell import Refusal
@@ -123,23 +121,6 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 def printable(text: str) -> str:
     """The text with what could steer a terminal shown, not sent."""
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
-
-
-def shell_word(text: str) -> str:
-    """One word of a command line to copy, quoted where a shell needs it."""
-    if text.isprintable():
-        return shlex.quote(text)
-    plain = text.replace("\\", "\\\\").replace("'", "\\'")
-    escaped = (
-        char if char.isprintable() else "".join(f"\\{byte:03o}" for byte in os.fsencode(char))
-        for char in plain
-    )
-    return f"$'{''.join(escaped)}'"
-
-
-def out_option(root: Path) -> str:
-    """The end of a command line that works on `root`: nothing where that is this folder."""
-    return "" if str(root) == "." else f" --out {shell_word(str(root))}"
 
 
 def print_error(error: ProvisionError, *, as_json: bool, exit_status: Exit | None = None) -> None:

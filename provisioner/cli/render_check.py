@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from provisioner.cli.output import counted, out_option, printable, shell_word, wrap
+from provisioner.cli.output import counted, printable, wrap
 from provisioner.cli.render_said import RENDER_SCHEMA
 from provisioner.errors import Exit
 from provisioner.render.job import LOCK_GROUP
 from provisioner.render.plan import Difference, check, touched
+from provisioner.shell import out_option, shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from provisioner.cli.output import counted, out_option, printable
+from provisioner.cli.output import counted, printable
+from provisioner.shell import out_option
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,6 +21,7 @@ from provisioner.env.expected import Expected, read_expected
 from provisioner.env.finding import error_of
 from provisioner.env.inventory import read_inventory
 from provisioner.errors import OutsideError, UsageError
+from provisioner.shell import out_option
 
 REQUIREMENTS = "requirements.txt"
 REQUIREMENTS_TORCH = "requirements-torch.txt"
@@ -152,7 +153,7 @@ def read_locks(cell: str, options: CreateOptions) -> _Locks:
             "env.lock-missing",
             f"{missing[0].relative_to(options.root)} is missing: the cell was not locked.",
             facts={"missing": [str(path.relative_to(options.root)) for path in missing]},
-            next_step=f"provision lock {cell}",
+            next_step=f"provision lock {cell}{out_option(options.root)}",
         )
     return locks
 

@@ -232,3 +232,13 @@ def test_a_finished_build_is_believed_by_its_own_passed_report_alone() -> None:
         with pytest.raises(FindingError) as caught:
             judge(raw, {"name": NAME}, "tag")
         assert caught.value.code == code
+
+
+def test_the_next_command_names_the_folder(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, error = error_of(capsys, f"--out={root}", NAME, "--locked")
+    assert error["next_step"] == f"provision lock {NAME} --out {root}"
+    monkeypatch.chdir(root)
+    _, error = error_of(capsys, NAME, "--locked")
+    assert error["next_step"] == f"provision lock {NAME}"
