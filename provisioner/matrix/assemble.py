@@ -13,17 +13,14 @@ from provisioner.matrix.cell import (
     Ptxas,
     Resolution,
 )
-from provisioner.matrix.placing import devel_image
-from provisioner.matrix.rules import (
-    Candidate,
-    Problem,
+from provisioner.matrix.compiling import (
     compile_floor,
-    driver_state,
     override_for,
     override_serves,
     override_verified,
-    sass_for,
 )
+from provisioner.matrix.placing import devel_image
+from provisioner.matrix.rules import Candidate, Problem, driver_state, sass_for
 
 if TYPE_CHECKING:
     from provisioner.matrix.index import MatrixIndex
@@ -84,7 +81,8 @@ def assemble(index: MatrixIndex, want: Want, chosen: Chosen) -> Resolution:
         packages=want.request.packages,
         verified=c.variant.verified,
     )
-    from provisioner.matrix.explain import decisions, unverified, warnings
+    from provisioner.matrix.caveats import unverified, warnings
+    from provisioner.matrix.explain import decisions
 
     return Resolution(
         cell=cell,

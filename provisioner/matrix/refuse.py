@@ -13,9 +13,9 @@ import msgspec
 from provisioner.matrix import versions
 from provisioner.matrix.assemble import Chosen, cell_name
 from provisioner.matrix.cell import Nearest, Refusal, Request
+from provisioner.matrix.compiling import override_for, override_verified
 from provisioner.matrix.request import read_request
 from provisioner.matrix.resolve import Rejected, choose
-from provisioner.matrix.rules import override_for, override_verified
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

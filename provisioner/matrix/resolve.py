@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from provisioner.matrix import versions
 from provisioner.matrix.assemble import Chosen, assemble
 from provisioner.matrix.index import MatrixIndex, index_of
+from provisioner.matrix.pairs import pair_problems
 from provisioner.matrix.placing import os_problems, python_problems
 from provisioner.matrix.request import Want, read_request
-from provisioner.matrix.rules import Candidate, Problem, pair_problems
+from provisioner.matrix.rules import Candidate, Problem
 
 if TYPE_CHECKING:
     from provisioner.matrix.cell import Refusal, Request, Resolution
