@@ -90,6 +90,13 @@ class _How(NamedTuple):
 @click.option("--recorded", is_flag=True, help="Recorded hashes; do not ask the torch index.")
 @click.option("--lock-python", metavar="PATH", help="The interpreter that pip-tools runs on.")
 @click.option("--timeout", type=Seconds(0.1, 3600), default=30.0, metavar="SECONDS")
+@click.option(
+    "--diff",
+    "old",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write nothing: how does the lock of CELL differ from the one in that folder?",
+)
 @click.option("--check", is_flag=True, help="Write nothing, ask nobody: is the lock right?")
 @click.option("--refresh", is_flag=True, help="Lock again though nothing changed.")
 @click.option("--force", is_flag=True, help="Replace files that were edited or are not ours.")
@@ -115,12 +122,17 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     """
     from provisioner.render.recovery import refuse_interrupted
 
+    old = switches.pop("old")
     how = _How(**switches)
+    if old is not None and cell is not None:
+        from provisioner.cli.lock_diff import show_difference
+
+        return show_difference(how.root, cell, old, out)
     if how.check:
         refuse_interrupted(how.root)
     selected = bool(settings.chosen.keys() & {*(option.name for option in CELL), "file"})
-    if cell is None and not selected:
-        if how.check:
+    if cell is None and (old is not None or not selected):
+        if how.check and old is None:
             return _check(_locked_cells(how.root), how, settings, out)
         raise UsageError(
             "lock.no-cell",
