@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,14 @@ def group() -> None:
 @click.option("--python", type=_PATH, metavar="PATH", help="The Python under a virtual env.")
 @click.option("--torch-index", metavar="URL", help="A mirror of the torch family's index.")
 @click.option("--wheels", type=_PATH, metavar="DIR", help="Take all wheels from this folder.")
+@click.option(
+    "--mirror",
+    "mirrors",
+    multiple=True,
+    metavar="ORIGIN=URL",
+    help="Take package_index, torch_index or conda from a mirror; repeatable. "
+    "[env: PROVISION_MIRROR_ORIGIN]",
+)
 @click.option("--offline", is_flag=True, help="Conda packages from caches and folders alone.")
 @click.option("--replace", is_flag=True, help="Take the place of what is not ours; it is kept.")
 @click.option("--out", "root", type=_PATH, default=Path(), help="The folder of lockfiles/.")
@@ -54,6 +63,7 @@ def create(cell: str, prefix: Path, out: Output, **options: Any) -> int:
     from provisioner.render.recovery import refuse_interrupted
 
     root: Path = options.pop("root")
+    options["environ"] = {**os.environ, **_mirror_variables(options.pop("mirrors"))}
     refuse_interrupted(root)
     made = create_env(
         cell,
@@ -137,6 +147,15 @@ def manifest(prefix: Path) -> int:
 
     click.echo(manifest_of(prefix.resolve()), nl=False)
     return int(Exit.DONE)
+
+
+def _mirror_variables(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The variables that say the same as --mirror; the command line wins over the environment."""
+    from provisioner.cli.options import MIRROR
+    from provisioner.cli.settings import settings_from
+
+    mirrors = settings_from((MIRROR,), {MIRROR.name: pairs}, {}).mirrors
+    return {f"PROVISION_MIRROR_{origin.upper()}": url for origin, url in mirrors.items()}
 
 
 def _progress(out: Output) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from support import conda_channel as cc
 from support.cells import cell_of
 from support.contentwheel import content_wheel, pin, torch_wheel
+from support.wheelhouse import serve_wheels
 
 from provisioner.cli.env import group
 from provisioner.conda import prefix as prefixes
@@ -299,3 +300,21 @@ def test_the_commands_answer_people_and_programs(
     status, text = run("check", str(base.link))
     assert "1 file of pip's tiny 1.0 is missing" in text
     assert "Next: Build the environment anew" in text
+
+
+def test_wheels_come_from_the_mirrors_that_the_command_line_names(
+    base: Yard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    nowhere = "http://127.0.0.1:9/simple"
+    monkeypatch.setenv("PROVISION_MIRROR_PACKAGE_INDEX", nowhere)  # the command line wins
+    words = ["create", "cell", "--prefix", str(base.link), "--out", str(base.root)]
+    words += ["--engine", "uv", "--python", str(PYTHON)]
+    with serve_wheels(base.wheels) as url:
+        mirrors = [f"--mirror=package_index={url}", f"--mirror=torch_index={url}"]
+        assert group.main([*words, *mirrors], "env", standalone_mode=False) == 0
+    assert base.run("import torch, tiny; print(torch.__version__, tiny.VALUE)") == f"{TORCH} 1"
+    with pytest.raises(UsageError) as caught:
+        group.main([*words, "--mirror=torch=http://x/"], "env", standalone_mode=False)
+    assert caught.value.code == "mirror.unknown-origin"
