@@ -152,4 +152,5 @@ def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None
     assert caught.value.code == "matrix.too-large"
     with pytest.raises(UsageError) as caught:
         load_matrix(Path("/dev/zero"), cache=False)
-    assert caught.value.code == "matrix.too-large"
+    assert caught.value.code == "matrix.unreadable"
+    assert "is a device, not a file" in caught.value.message
