@@ -183,14 +183,16 @@ def _place(
     first: list[Problem] = []
     for system in _systems(index, want):
         against = os_problems(index, want, c, system)
-        by_python = {
-            p: _python_against(index, want, c, p, system) for p in _pythons(index, want, system)
-        }
-        fits = next((python for python, problems in by_python.items() if not problems), None)
-        if fits is not None and not against:
-            return (fits, system), []
-        # Where some Python would do, none is to blame.
-        first = first or against + ([] if fits is not None else next(iter(by_python.values())))
+        blamed: list[Problem] = []
+        for python in _pythons(index, want, system):
+            problems = _python_against(index, want, c, python, system)
+            if not problems:
+                if not against:
+                    return (python, system), []
+                blamed = []  # where some Python would do, none is to blame
+                break
+            blamed = blamed or problems
+        first = first or against + blamed
     return None, first
 
 
