@@ -24,7 +24,7 @@ _TRITON = {"torchtriton", "pytorch-triton"}
 # Variant indexes from before the matrix begins.
 _OLD_TAGS = frozenset(f"cu{n}" for n in (75, 80, 90, 91, 92, 100, 101, 102, 110, 111, 113, 115))
 _VERSION_IN_SPEC = re.compile(r"==\s?([0-9][0-9A-Za-z.]*)(\+[a-z0-9.]+)?")
-_FROM = re.compile(r"\(from versions: ([^)]*)\)")
+_FROM = re.compile(r"\(from versions: ([^)]*)")
 
 
 class Case(NamedTuple):

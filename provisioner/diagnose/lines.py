@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 AROUND = 32 << 10
 """Bytes before and after a place that count as its surroundings."""
-LONG_LINE = 6 << 10
+LONG_LINE = 2 << 10
 """A line longer than this is looked at in pieces."""
 _AFTER = 2 << 10
 _QUOTE = 400
 _ENDS = re.compile(rb"[\n\r]+")
+_RETURN = re.compile(rb"\r")
+_ESCAPED_END = re.compile(rb"(?<!\\)\\n")
 
 
 class Place(NamedTuple):
@@ -61,17 +63,18 @@ def place_at(buffer: bytes, start: int) -> Place:
         begin = buffer.index(b" ", begin, start) + 1  # half a word may be half a secret
     raw = buffer[begin:end]
     escaped = b"\\n" in raw and is_escaped(raw.decode(errors="replace"))
-    mark = b"\\n" if escaped else b"\r"
-    if mark in raw:
-        left = raw.rfind(mark, 0, start - begin)
-        left = 0 if left < 0 else left + len(mark)
-        right = raw.find(mark, start - begin)
-        right = len(raw) if right < 0 else right
-        begin, end, raw = begin + left, begin + right, raw[left:right]
+    left, right = 0, len(raw)
+    for match in (_ESCAPED_END if escaped else _RETURN).finditer(raw):
+        if match.end() <= start - begin:
+            left = match.end()
+        elif match.start() >= start - begin:
+            right = match.start()
+            break
+    begin, end, raw = begin + left, begin + right, raw[left:right]
     text = _clean(raw, escaped=escaped)
     after = buffer[end : end + _AFTER]
-    parts = _ENDS.split(after.replace(b"\\n", b"\n") if escaped else after)[:4]
-    rest = [found for part in parts if (found := _clean(part, escaped=escaped))]
+    parts = (_ESCAPED_END.sub(b"\n", after) if escaped else after).split(b"\n", 4)[:4]
+    rest = [found for part in parts if part and (found := _clean(part, escaped=escaped))]
     return Place(begin, end, text, " ".join([text, *rest[:2]]), escaped)
 
 
@@ -82,7 +85,7 @@ def context(buffer: bytes, place: Place, within: int) -> str:
     before = buffer[max(0, place.begin - AROUND) : place.begin]
     after = buffer[place.end : place.end + AROUND]
     if place.escaped:
-        before, after = before.replace(b"\\n", b"\n"), after.replace(b"\\n", b"\n")
+        before, after = (_ESCAPED_END.sub(b"\n", side) for side in (before, after))
     lines = [*_ENDS.split(before)[:-1][-within:], *_ENDS.split(after)[1 : within + 1]]
     return "\n".join([place.text, *(clean(line.decode(errors="replace")) for line in lines)])
 

@@ -11,9 +11,18 @@ MAX_LITERAL = 28
 """Longer ones are cut: a message may be wrapped in the middle."""
 MIN_LITERAL = 4
 _MAX_SET = 60
+_PENALTY = 12
 _COMMON = frozenset(
-    {"error", "failed", "not found", "no such file", "nvidia", "torch", "exit", "cuda", "version"}
+    {
+        *("error", "failed", "failed to", "unable to", "cannot find", "could not", "exit"),
+        *("not found", ": not found", "no such file", "no such file or directory", "require"),
+        *("nvidia", "nvidia driver", "torch", "pytorch", "cuda", "version", "kernel", "module"),
+        *("install", "import", "python", "driver", "build", "compile", "warning", "command"),
+        *("match", "mismatch", "parse", "determine", "detect", "compiler", "compiled", "built"),
+        *("library", "package", "supported", "required", "too old", "not set", "unknown"),
+    }
 )
+"""Texts that ordinary logs are full of: taken only where there is nothing better."""
 
 
 def literals(regex: str) -> tuple[str, ...]:
@@ -54,8 +63,11 @@ def _best(nodes: Iterable[Any]) -> frozenset[str]:
 def _worth(offer: frozenset[str]) -> float:
     """Long and rare texts are worth most, and few of them."""
     if len(offer) > _MAX_SET:
-        return 0
-    shortest = min(
-        min(len(text), MAX_LITERAL) - 4 * (text.strip().lower() in _COMMON) for text in offer
-    )
-    return shortest - 0.05 * len(offer)
+        return -2 * MAX_LITERAL
+    return min(map(_length, offer)) - 0.05 * len(offer)
+
+
+def _length(text: str) -> int:
+    if len(text) < MIN_LITERAL:
+        return len(text) - 2 * MAX_LITERAL
+    return min(len(text), MAX_LITERAL) - _PENALTY * (text.strip().lower() in _COMMON)

@@ -43,6 +43,13 @@ _JSON = re.compile(
     r"""|"(?:msg|stderr|stdout|log|message|output|module_stderr|module_stdout|error|text)" ?:"""
 )
 
+_KEY = re.compile(
+    r"""^.{0,6000}["'](?:msg|stderr|stdout|log|message|output|error|text)["'] ?: ?["']"""
+)
+_END = re.compile(r"""(?<!\\)["'] ?(?:, ?["']\w+["'] ?:.*|[}\]]+)\s*$""")
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"t": " ", "r": " ", "n": " "}
+
 
 def clean(text: str) -> str:
     """A line without colours and control characters, quotes made plain, at most LINE_LIMIT long."""
@@ -66,5 +73,6 @@ def is_escaped(line: str) -> bool:
 
 
 def unescape(text: str) -> str:
-    """The usual JSON escapes of one such line, undone."""
-    return text.replace('\\"', '"').replace("\\t", " ").replace("\\r", " ").replace("\\\\", "\\")
+    """A piece of such a line as it was before: without the key before it, escapes undone."""
+    text = _END.sub("", _KEY.sub("", text))
+    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)

@@ -7,12 +7,14 @@ in lines.py, whatever the length of the log or of a line.
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ahocorasick_rs
 import re2
 
-from provisioner.diagnose.lines import AROUND, Place, chunks, context, place_at, quote
+from provisioner.diagnose.lines import AROUND, LONG_LINE, Place, chunks, context, place_at, quote
 from provisioner.diagnose.model import Hit, Line
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ RULE_TRIES = 400
 FACT_HITS = 8
 FACT_TRIES = 300
 """A pattern that has matched, or been tried, so often has told what it can: it is left out."""
-_SEEN_LIMIT = 20_000
+_SEEN_LIMIT = 50_000
+_TIMES = 3
 _HIT_CONTEXT = 16 << 10
 _DECIDING_LINES = 20
 
@@ -34,6 +37,11 @@ _FOLD = bytes(
     ord(" ") if byte in b"\n\r\t\x00" else byte + 32 if 65 <= byte <= 90 else byte
     for byte in range(256)
 )
+_NUMBERS = bytes(ord("0") if 48 <= byte <= 57 else byte for byte in range(256))
+
+
+# A test that passed is named after the message that it expects.
+_TEST_PASSED = re.compile(r"^(?:PASSED|SKIPPED|XFAIL|XPASS) |::\S.* (?:PASSED|SKIPPED|XFAIL)\b")
 
 
 class Scanned(NamedTuple):
@@ -45,14 +53,10 @@ class Scanned(NamedTuple):
 
 
 class Scanner:
-    """Scans logs with one book; regular expressions are compiled on first use."""
+    """Scans logs with one book. A regular expression is compiled when it is first needed."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._compiled: dict[str, Any] = {}
-        self._options = re2.Options()
-        self._options.case_sensitive = False
-        self._options.log_errors = False
 
     def scan(self, stream: BinaryIO, name: str) -> Scanned:
         """Read a binary stream to its end. Raises OSError as the stream does."""
@@ -60,10 +64,15 @@ class Scanner:
 
     def search(self, regex: str, text: str) -> Any:
         """The match of a case-insensitive RE2 search, or None."""
-        compiled = self._compiled.get(regex)
-        if compiled is None:
-            compiled = self._compiled[regex] = re2.compile(regex, self._options)
-        return compiled.search(text)
+        return _compiled(regex).search(text)
+
+
+@cache
+def _compiled(regex: str) -> Any:
+    options = re2.Options()
+    options.case_sensitive = False
+    options.log_errors = False
+    return re2.compile(regex, options)
 
 
 class _Log:
@@ -77,7 +86,7 @@ class _Log:
         self._facts: dict[str, list[tuple[int, str]]] = {}
         self._count: dict[tuple[bool, int], int] = {}
         self._tries: dict[tuple[bool, int], int] = {}
-        self._seen: set[int] = set()
+        self._seen: dict[int, int] = {}
         self._active = list(book.patterns)
         self._prefilter()
 
@@ -113,7 +122,7 @@ class _Log:
                 start = found + offset
                 if start >= limit:
                     break
-                if start < position:
+                if start < position or self._is_repeated(buffer, folded, start):
                     continue
                 place = place_at(buffer, start)
                 if place.begin > counted:
@@ -126,14 +135,25 @@ class _Log:
             if again:
                 self._prefilter()
 
-    def _line(self, buffer: bytes, place: Place, number: int) -> bool:
-        """Try every pattern that can match here; whether one of them is left out from now on."""
-        mark = hash(place.paragraph)
-        if mark in self._seen:
+    def _is_repeated(self, buffer: bytes, folded: bytes, start: int) -> bool:
+        """Whether the same line, numbers aside, was looked at often enough at this place."""
+        begin = buffer.rfind(b"\n", max(0, start - LONG_LINE), start) + 1
+        end = buffer.find(b"\n", start, start + LONG_LINE)
+        if end < 0 or start - begin > LONG_LINE:
             return False
+        mark = hash((folded[begin:end].translate(_NUMBERS), start - begin))
+        times = self._seen.get(mark, 0)
+        if times >= _TIMES:
+            return True
         if len(self._seen) >= _SEEN_LIMIT:
             self._seen.clear()
-        self._seen.add(mark)
+        self._seen[mark] = times + 1
+        return False
+
+    def _line(self, buffer: bytes, place: Place, number: int) -> bool:
+        """Try every pattern that can match here; whether one of them is left out from now on."""
+        if _TEST_PASSED.search(place.text):
+            return False
         folded = place.paragraph.lower().encode(errors="replace")
         matches = self._automaton.find_matches_as_indexes(folded, overlapping=True)
         full: set[tuple[bool, int]] = set()
@@ -161,9 +181,11 @@ class _Log:
         return bool(full)
 
     def _match(self, pattern: Pattern, place: Place) -> Any:
-        """Its match, where it begins on this line; anchored patterns see this line alone."""
-        anchored = pattern.regex.startswith(("^", "(?:^")) or pattern.regex.endswith("$")
-        match = self._scanner.search(pattern.regex, place.text if anchored else place.paragraph)
+        """Its match, where it begins on this line; facts and anchored patterns see it alone."""
+        alone = (
+            pattern.fact or pattern.regex.startswith(("^", "(?:^")) or pattern.regex.endswith("$")
+        )
+        match = self._scanner.search(pattern.regex, place.text if alone else place.paragraph)
         return None if match is None or match.start() > len(place.text) else match
 
     def _fact(self, pattern: Pattern, value: str | None) -> bool:
