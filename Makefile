@@ -41,8 +41,8 @@ lock-deps: dev-deps ## lock this project's own dependencies again (requirements/
 bench: dev-deps ## measure speed and memory (benchmarks/)
 	$(VENV)/python -m benchmarks
 
-acceptance: dev-deps ## build and judge the real images (needs an engine: tools/test-engine)
-	$(VENV)/pytest tests/images
+acceptance: dev-deps ## build and judge the real images, keep their reports (needs tools/test-engine)
+	$(VENV)/python tools/acceptance.py
 
 clean: ## remove everything that is made here, the virtual environment and the test engine included
 	tools/test-engine clean

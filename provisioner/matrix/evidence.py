@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LEVELS = ("documented", "locked", "built", "verified on CPU", "verified on GPU")
 """From the least to the most; `documented` is what the matrix alone says."""
 
-OTHER_SCHEMAS = ("provision.ptxas-evidence/1",)
-"""Evidence about something else than a cell: which ptxas assembles what (tools/)."""
+OTHER_SCHEMAS = ("provision.ptxas-evidence/1", "provision.probe-evidence/1")
+"""Evidence about something else than a cell: which ptxas assembles what, the probe itself."""
 
 _MAX_REPORT = 4_000_000
 
