@@ -168,3 +168,13 @@ def test_a_wrong_command_is_noticed() -> None:
     ):
         with pytest.raises(BaseException):  # noqa: B017, PT011 - click, pip and assert each have theirs
             check_command(command)
+
+
+def test_the_manual_lists_the_whole_vocabulary(book: Book) -> None:
+    from pathlib import Path
+
+    manual = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text()
+    for name, about in book.classes.items():
+        assert f"| `{name}` | {about.meaning} | {about.remedy} |" in manual
+    vocabulary = manual.partition("## Vocabulary")[2]
+    assert vocabulary.count("\n| `") == len(book.classes)
