@@ -135,7 +135,7 @@ def pip_requirement(case: Case) -> Chosen:
     name = case.hit.groups.get("name", "").lower().replace("_", "-").rstrip(".")
     text = case.hit.context
     first = case.hit.line.text
-    if name in _TRITON:
+    if name in _TRITON and "(from torch" not in first:
         return [("triton_missing", 60)]
     tags = [tag.rsplit("/", 1)[-1] for tag in case.facts.indexes]
     if name not in _FAMILY:
