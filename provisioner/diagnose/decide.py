@@ -165,6 +165,8 @@ def _listed(case: Case, wanted: re.Match[str] | None, listed: list[str]) -> Chos
     if wanted is None:
         return [("index_lacks_version", 74)]
     if wanted[2]:
+        if not known_index(wanted[2][1:], case.matrix):
+            return [("index_does_not_exist", 86), ("index_lacks_version", 62)]
         plain = [v.partition("+")[0] for v in listed]
         if wanted[1] in plain or not _python_refuses(case, wanted[1]):
             return [("index_lacks_version", 90), ("no_wheel_for_python", 50)]
