@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
+from provisioner.diagnose.builds import (
+    builds_for,
+    driver_runs,
+    install,
+    listing,
+    run_floor,
+    runnable,
+    variant_of,
+)
 from provisioner.diagnose.decide import release_of
 from provisioner.diagnose.environment import capability_of
 from provisioner.matrix import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from provisioner.diagnose.model import Facts
-    from provisioner.matrix.model import Matrix, Release, Variant
-
-_NEWEST_SHOWN = 3
+    from provisioner.matrix.model import Matrix, Release
 
 
 class Advice(NamedTuple):
@@ -35,10 +41,10 @@ def advise(cls: str, facts: Facts, matrix: Matrix) -> Advice | None:
 def driver(facts: Facts, matrix: Matrix) -> Advice | None:
     """The floors of the log's torch build against the log's driver."""
     release = release_of(facts, matrix)
-    variant = _variant(facts, release)
+    variant = variant_of(facts, release)
     if variant is None or variant.toolkit is None or release is None:
         return _driver_alone(facts, matrix)
-    floor = _run_floor(matrix, variant.toolkit)
+    floor = run_floor(matrix, variant.toolkit)
     name = f"torch {release.torch}+{variant.tag}"
     have = facts.driver
     runs = floor is not None and have is not None and versions.at_least(have, floor)
@@ -50,9 +56,9 @@ def driver(facts: Facts, matrix: Matrix) -> Advice | None:
     else:
         text = f"Driver {have} does not run {name}: it needs {floor} or newer."
     compiling = _compiling(facts, matrix, release, runs=runs)
-    others = _runnable(facts, matrix, release) if not runs else []
+    others = runnable(facts, matrix, release) if not runs else []
     if others:
-        text += f" This driver runs torch {release.torch} as {_listing(others)}."
+        text += f" This driver runs torch {release.torch} as {listing(others)}."
     words = ["provision", "resolve", "--torch", release.torch]
     words += ["--driver", have] if have else []
     commands = [shlex.join(words)]
@@ -84,7 +90,7 @@ def _compiling(facts: Facts, matrix: Matrix, release: Release, *, runs: bool) ->
         capability, matrix.compile_rules.blackwell_from
     )
     ptxas = triton.ptxas_blackwell if blackwell and triton.ptxas_blackwell else triton.ptxas
-    floor = _run_floor(matrix, ptxas)
+    floor = run_floor(matrix, ptxas)
     if floor is None or (facts.driver and versions.at_least(facts.driver, floor)):
         return ""
     but = "But it cannot load" if runs and facts.driver else "Loading"
@@ -105,7 +111,7 @@ def gpu(facts: Facts, matrix: Matrix) -> Advice | None:
     capability = capability_of(facts, matrix)
     if capability is None:
         return None
-    fitting = [b for b in _builds_for(matrix, capability) if _driver_runs(facts, matrix, b[1])]
+    fitting = [b for b in builds_for(matrix, capability) if driver_runs(facts, matrix, b[1])]
     name = facts.gpu or "the GPU"
     if not fitting:
         return Advice(f"No build that the matrix knows holds code for capability {capability}.")
@@ -113,7 +119,7 @@ def gpu(facts: Facts, matrix: Matrix) -> Advice | None:
     first, last = fitting[0], fitting[-1]
     text = f"{name} has compute capability {capability}."
     if own:
-        text += f" torch {facts.torch} holds code for it as {_listing(own)}."
+        text += f" torch {facts.torch} holds code for it as {listing(own)}."
         pick = (facts.torch or "", own[-1])
     else:
         text += (
@@ -162,6 +168,24 @@ def family(facts: Facts, matrix: Matrix) -> Advice | None:
     )
 
 
+def published(facts: Facts, matrix: Matrix) -> Advice | None:
+    """The variants in which the log's release is published, and the command for the newest."""
+    release = release_of(facts, matrix)
+    if release is None:
+        return None
+    fitting = [
+        variant.tag
+        for variant in release.variants
+        if variant.published == "yes"
+        and variant.toolkit is not None
+        and driver_runs(facts, matrix, variant.tag)
+    ]
+    if not fitting:
+        return None
+    text = f"torch {release.torch} is published as {', '.join(fitting)}."
+    return Advice(text, (install(release.torch, fitting[-1]),))
+
+
 def assembler(facts: Facts, matrix: Matrix) -> Advice | None:
     """The first CUDA that assembles for the log's GPU, and what the log's triton brings."""
     capability = capability_of(facts, matrix)
@@ -188,80 +212,6 @@ def modules(facts: Facts, matrix: Matrix) -> Advice | None:
     return Advice(f"{text}.")
 
 
-def install(torch: str, tag: str) -> str:
-    """The pip command for one build."""
-    index = f"https://download.pytorch.org/whl/{tag}"
-    return shlex.join(
-        [
-            "python",
-            "-m",
-            "pip",
-            "install",
-            "--force-reinstall",
-            f"torch=={torch}",
-            "--index-url",
-            index,
-        ]
-    )
-
-
-def _variant(facts: Facts, release: Release | None) -> Variant | None:
-    if release is None:
-        return None
-    tag = facts.variant or release.pypi.variant
-    return next((v for v in release.variants if v.tag == tag), None)
-
-
-def _run_floor(matrix: Matrix, cuda: str) -> str | None:
-    major = versions.major(cuda)
-    return next((m.run_floor for m in matrix.cuda_majors if m.major == major), None)
-
-
-def _runnable(facts: Facts, matrix: Matrix, release: Release) -> list[str]:
-    """Variants of a release whose run floor the log's driver reaches."""
-    tags = []
-    for variant in release.variants:
-        if variant.toolkit is None:
-            continue
-        floor = _run_floor(matrix, variant.toolkit)
-        if facts.driver is not None:
-            fits = floor is not None and versions.at_least(facts.driver, floor)
-        elif facts.driver_cuda is not None:
-            fits = versions.major(variant.toolkit) <= versions.major(facts.driver_cuda)
-        else:
-            fits = False
-        if fits:
-            tags.append(variant.tag)
-    return tags
-
-
-def _builds_for(matrix: Matrix, capability: str) -> Iterator[tuple[str, str]]:
-    """(torch, variant) of each published build with code for a capability, oldest first."""
-    major, minor = (int(part) for part in capability.split("."))
-    for release in matrix.releases:
-        for variant in release.variants:
-            if variant.published != "yes":
-                continue
-            for held in variant.arch_list:
-                match = re.fullmatch(r"(\d+)\.(\d+)", held)
-                if match and int(match[1]) == major and int(match[2]) <= minor:
-                    yield release.torch, variant.tag
-                    break
-
-
-def _driver_runs(facts: Facts, matrix: Matrix, tag: str) -> bool:
-    """Whether the log's driver, where it names one, reaches the run floor of a variant."""
-    match = re.fullmatch(r"cu(\d+)(\d)", tag)
-    if match is None or facts.driver is None:
-        return True
-    floor = _run_floor(matrix, f"{match[1]}.{match[2]}")
-    return floor is not None and versions.at_least(facts.driver, floor)
-
-
-def _listing(tags: list[str]) -> str:
-    return ", ".join(tags[-_NEWEST_SHOWN:])
-
-
 _FUNCTIONS: dict[str, Callable[[Facts, Matrix], Advice | None]] = {
     "driver_older_than_wheel_cuda": driver,
     "image_requires_newer_driver": driver,
@@ -270,6 +220,8 @@ _FUNCTIONS: dict[str, Callable[[Facts, Matrix], Advice | None]] = {
     "gpu_arch_dropped_from_wheel": gpu,
     "dynamo_python_version": python_range,
     "no_wheel_for_python": python_range,
+    "index_does_not_exist": published,
+    "index_lacks_version": published,
     "torchvision_torch_mismatch": family,
     "torchvision_cuda_variant_mismatch": family,
     "torchaudio_torch_mismatch": family,

@@ -151,3 +151,16 @@ def test_a_cause_stands_before_its_consequence(examine: Callable[[str], Diagnosi
         "fabric_manager_mismatch",
         "fabric_manager_missing",
     ]
+
+
+def test_an_index_that_does_not_exist_is_told_what_does(
+    examine: Callable[[str], Diagnosis],
+) -> None:
+    cause = examine(
+        "Looking in indexes: https://download.pytorch.org/whl/cu131\n"
+        "ERROR: Could not find a version that satisfies the requirement torch==2.10.0"
+        " (from versions: none)\n"
+    ).causes[0]
+    assert cause.cls == "index_does_not_exist"
+    assert "torch 2.10.0 is published as cu126, cu128, cu129, cu130" in cause.remedy
+    assert "whl/cu130" in cause.commands[0]

@@ -116,3 +116,10 @@ def test_no_wording_is_a_rule_s_example(book: Any) -> None:
     for items in WORDINGS.values():
         for _, log in items:
             assert log.strip() not in examples, log
+
+
+def test_a_test_that_passed_is_no_cause(examine: Callable[[str], Diagnosis]) -> None:
+    message = "libcuda.so cannot found!"
+    assert examine(f"PASSED tests/test_x.py::test_it[{message}]\n").unknown
+    assert examine(f"tests/test_x.py::test_it[{message}] PASSED\n").unknown
+    assert first(examine(f"FAILED tests/test_x.py::test_it[{message}]\n")) == "libcuda_not_found"
