@@ -139,7 +139,7 @@ def _parse(paths: tuple[str, ...], contents: Sequence[bytes]) -> Matrix:
     from provisioner.matrix.problems import DocumentError
     from provisioner.matrix.typed import convert
     from provisioner.matrix.validate import validate
-    from provisioner.matrix.yaml_reader import locate, read_tree
+    from provisioner.matrix.yaml_reader import Mapping, locate, read_tree
 
     overlays = "".join(f" --overlay {quote(path)}" for path in paths[1:])
     next_step = f", then: provision matrix validate {quote(paths[0])}{overlays}"
@@ -150,6 +150,15 @@ def _parse(paths: tuple[str, ...], contents: Sequence[bytes]) -> Matrix:
         problems += found
         if tree is None:
             raise DocumentError("matrix", problems, next_step)
+        keys = tree.entries.keys() if root is None and isinstance(tree, Mapping) else ()
+        if keys and not found and not set(keys) & set(Matrix.__struct_fields__):
+            # Another file by mistake: what stands in it may be secret, so none of it is quoted.
+            raise UsageError(
+                "matrix.not-a-matrix",
+                f"{path} is no matrix: it has none of the keys of one.",
+                facts={"path": path, "keys": list(Matrix.__struct_fields__)},
+                next_step="Name the right file (docs/matrix.md says what a matrix holds).",
+            )
         if root is None:
             root = tree
         else:

@@ -154,3 +154,12 @@ def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None
         load_matrix(Path("/dev/zero"), cache=False)
     assert caught.value.code == "matrix.unreadable"
     assert "is a device, not a file" in caught.value.message
+
+
+def test_another_file_by_mistake_is_refused_without_a_word_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.yaml"
+    path.write_text("password: hunter2\nhunter3: x\n", encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        load_matrix(path, cache=False)
+    assert caught.value.code == "matrix.not-a-matrix"
+    assert "hunter" not in str(caught.value.to_dict())
