@@ -23,6 +23,9 @@ _MORE_RULES = 2
 """Hundredths for each further rule that says the same."""
 _BEHIND = 15
 """A consequence stands this far behind its cause."""
+_EXCERPT = 12
+"""Lines: somebody chose so few of them, so a sign that would not do in a whole log is a cause."""
+_CHOSEN = 10
 _COLLECT = (
     "python -m torch.utils.collect_env",
     "nvidia-smi",
@@ -48,14 +51,18 @@ def diagnose(
     scanner = Scanner(book)
     hits: list[Hit] = []
     found: dict[str, list[tuple[int, str]]] = {}
+    lines = 0
     for name, stream in logs:
         scanned = scanner.scan(stream, name)
         hits += scanned.hits
+        lines += scanned.lines
         for fact, values in scanned.facts.items():
             found.setdefault(fact, []).extend(values)
     facts = facts_of(found)
     votes = _votes(hits, book, facts, matrix) if hits else {}
     ranked = _ranked(votes, book)
+    if ranked and lines <= _EXCERPT and ranked[0][1] < CERTAIN:
+        ranked[0] = (ranked[0][0], ranked[0][1] + _CHOSEN)
     causes = [_cause(cls, weight, votes[cls], book, facts, matrix) for cls, weight in ranked]
     certain = [c for c in causes if c.confidence * 100 >= CERTAIN][:MAX_CAUSES]
     hints = [c for c in causes if c.confidence * 100 < CERTAIN][:MAX_CAUSES]

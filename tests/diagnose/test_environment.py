@@ -164,3 +164,14 @@ def test_an_index_that_does_not_exist_is_told_what_does(
     assert cause.cls == "index_does_not_exist"
     assert "torch 2.10.0 is published as cu126, cu128, cu129, cu130" in cause.remedy
     assert "whl/cu130" in cause.commands[0]
+
+
+def test_a_weak_sign_counts_where_somebody_chose_the_lines(
+    examine: Callable[[str], Diagnosis],
+) -> None:
+    sign = "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:742)\n"
+    assert examine(sign).causes[0].cls == "open_modules_required"
+    whole = examine(sign + "kernel: eth0: link is up\n" * 20)
+    assert whole.unknown
+    assert whole.hints[0].cls == "open_modules_required"
+    assert "sudo dmesg" in whole.collect
