@@ -178,9 +178,21 @@ def _context_host(client: Client) -> str:
     return host if said.returncode == 0 and "://" in host else "unix:///var/run/docker.sock"
 
 
-def shown(text: str) -> str:
-    """An address, or a text with one in it, without user and password."""
-    return re.sub(r"//[^/@\s]*@", "//***@", text)
+def shown(address: str) -> str:
+    """An address without user and password: no part of what stands before its last @."""
+    front, at, host = address.rpartition("@")
+    scheme = f"{front.partition('://')[0]}://" if "://" in front else ""
+    return f"{scheme}***@{host}" if at else address
+
+
+def _reason(error: BaseException, address: str) -> str:
+    """What went wrong, unless a piece of a password is in it."""
+    text = str(error).replace(address, shown(address))
+    secret = address.rpartition("@")[0].partition("://")[2] or address.rpartition("@")[0]
+    pieces = [piece for piece in re.split(r"[^A-Za-z0-9]+", secret) if piece]
+    if any(re.search(rf"\b{piece}\b", text) for piece in pieces):
+        return "its address cannot be understood."
+    return text[:300]
 
 
 def _unreachable(error: BaseException, address: str) -> OutsideError:
@@ -203,7 +215,7 @@ def _unreachable(error: BaseException, address: str) -> OutsideError:
         )
     return OutsideError(
         "build.engine-unreachable",
-        f"The Docker engine at {host} could not be asked: {shown(str(error))[:300]}",
+        f"The Docker engine at {host} could not be asked: {_reason(error, address)}",
         facts={"host": host},
         next_step="Check DOCKER_HOST and that the engine runs (docker version).",
     )

@@ -105,6 +105,8 @@ def _run(arguments: list[str], as_json: bool) -> int:
         if error.errno == errno.ENOENT and _folder_is_gone():
             print_error(_NO_FOLDER, as_json=as_json)
             return int(Exit.OUTSIDE)
+        if _while_printing(error):
+            raise  # `run` says that the output is lost
         if error.errno not in _SYSTEM:
             return _bug(error, arguments, as_json=as_json)
         print_error(_system_error(error), as_json=as_json)
@@ -112,6 +114,17 @@ def _run(arguments: list[str], as_json: bool) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
         return _bug(error, arguments, as_json=as_json)
     return result if isinstance(result, int) else int(Exit.DONE)
+
+
+def _while_printing(error: OSError) -> bool:
+    """Whether it was our own output that could not be written, not a file."""
+    place = error.__traceback__
+    while place is not None:
+        code = place.tb_frame
+        if code.f_globals.get("__name__") == "click.utils" and code.f_code.co_name == "echo":
+            return True
+        place = place.tb_next
+    return False
 
 
 _NO_FOLDER = OutsideError(

@@ -210,11 +210,7 @@ def test_a_lock_that_was_made_for_other_inputs_is_not_built(
 
 
 def report_of(seen: Seen, name: str) -> bytes:
-    results = [
-        pair
-        for stage in probe.STAGES
-        for pair in probe.judge_stage(seen, stage)
-    ]
+    results = [pair for stage in probe.STAGES for pair in probe.judge_stage(seen, stage)]
     document = probe.build_report(seen, results)
     document["details"]["expect"]["name"] = name
     return json.dumps(document).encode()

@@ -178,13 +178,23 @@ def test_an_address_that_is_none_is_one_clear_refusal(host: str) -> None:
     assert refused.value.code in {"build.engine-unreachable", "build.no-engine"}
 
 
-def test_a_password_of_the_engines_address_is_not_shown() -> None:
+@pytest.mark.parametrize(
+    "host",
+    [
+        "tcp://me:s3cret@127.0.0.1:1",
+        "tcp://me:s3cret/more@127.0.0.1:1",
+        "tcp://me:s3cret more@127.0.0.1:1",
+        "tcp://s3cret@127.0.0.1:1",
+        "tcp://me:a@s3cret@[::1",
+        "http://h:s3cret/x@h",
+        "me:s3cret@host",
+    ],
+)
+def test_a_password_of_the_engines_address_is_not_shown(host: str) -> None:
     with pytest.raises(OutsideError) as refused:
-        connect(
-            Client(path=Path("docker"), loads=False),
-            {"DOCKER_HOST": "tcp://me:s3cret@127.0.0.1:1"},
-        )
+        connect(Client(path=Path("docker"), loads=False), {"DOCKER_HOST": host})
     assert "s3cret" not in str(refused.value.to_dict())
+    assert "***@" in refused.value.message
 
 
 def test_a_client_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
