@@ -49,7 +49,7 @@ def test_evidence_is_not_stale(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_no_place_of_a_machine_is_in_it(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert "/work/" not in text
+    assert f"{PROJECT}/" not in text
     assert "/root/" not in text
 
 
