@@ -225,7 +225,16 @@ def standing_of(root: Path, cell: Cell, settings: Settings) -> Standing:
 
         if conda_stale(root, cell, settings.open().matrix):
             return dataclasses.replace(found, state="changed-inputs")
+        _remember(root, cell, settings)
     return found
+
+
+def _remember(root: Path, cell: Cell, settings: Settings) -> None:
+    """Let the quick answer know of a whole lock; only where nothing but files decided it."""
+    from provisioner.lock.remembered import remember
+
+    if not settings.chosen and cell["python_from"] == "conda":
+        remember(str(root), cell["name"])
 
 
 # --- lock ---
@@ -247,6 +256,7 @@ def _lock(
     kept = conda is None or conda.kept
     same = not how.refresh and kept and fits
     if same and standing(how.root, cell, choices).state == "current":
+        _remember(how.root, cell, settings)
         return _unchanged(before, out)
     inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
@@ -274,10 +284,11 @@ def _conda(
     if cell["python_from"] != "conda":
         return None
     from provisioner.cli.settings import with_mirrors
-    from provisioner.lock.conda_half import conda_half
+    from provisioner.lock.conda_half import conda_half, conda_stale
 
     matrix = with_mirrors(settings.open().matrix, {**mirrors, **settings.mirrors})
-    out.note(f"Locking the conda half of {cell['name']}.")
+    if refresh or conda_stale(root, cell, matrix):
+        out.note(f"Locking the conda half of {cell['name']}.")
     return conda_half(root, cell, matrix, matrix.origins, refresh=refresh)
 
 

@@ -52,7 +52,10 @@ def unchanged(root: str, cell: str) -> bool:
     spec = _json(os.path.join(root, "docker", cell, "spec.json"))  # noqa: PTH118
     try:
         if spec["cell"]["python_from"] != "base":
-            return False  # conda's half has digests of its own: the command looks at them
+            from provisioner.lock.remembered import known
+
+            if not known(root, cell):
+                return False  # conda's half has digests of its own: the command looks at them
         inputs = plain_inputs(spec["cell"], lock["chosen"], lock["provided"])
         if lock["cell"] != cell or inputs["cell"] != cell or lock["inputs"] != digest(inputs):
             return False
