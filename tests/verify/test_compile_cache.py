@@ -26,9 +26,10 @@ print("right")
 @pytest.fixture(scope="module")
 def python() -> Path:
     try:
-        return make_environment()
+        found: Path = make_environment()
     except UnavailableError as error:
         skip_or_fail("torch", str(error))
+    return found
 
 
 def start(python: Path, cache: Path, seed: int = 0) -> "subprocess.Popen[str]":
