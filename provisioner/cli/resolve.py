@@ -102,6 +102,7 @@ def summary_lines(cell: Cell, unverified: Collection[str] = ()) -> list[str]:
         rows += [
             ("gpu", gpus if cell.gpu else None),
             ("driver to run", f">= {driver.run_floor} (made for branch {driver.native})"),
+            ("older driver", cell.forward_compat and f"as asked, with {cell.forward_compat}"),
             ("driver to compile", _at_least(driver.compile_floor) if cell.compile else None),
             ("driver for the GPU", _at_least(driver.gpu_floor, mark("gpu_floor") or mark("gpu"))),
             ("driver to install", f"branch {driver.install}" if driver.install else None),

@@ -455,3 +455,12 @@ def test_errors_fit_the_width_and_commands_stay_whole(capsys: pytest.CaptureFixt
 )  # fmt: skip
 def test_numbers_take_their_noun(number: int, words: tuple[str, ...], said: str) -> None:
     assert counted(number, *words) == said
+
+
+def test_a_cell_on_forward_compatibility_says_so_beside_its_floor(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--torch=2.14.1", "--cuda=13.0", "--gpu=A100", "--driver=535.104.05"]
+    assert run(["resolve", *words]) == 0
+    told = capsys.readouterr().out
+    assert "older driver as asked, with cuda-compat-13-0" in " ".join(told.split())
