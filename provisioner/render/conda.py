@@ -12,6 +12,8 @@ from provisioner.render.fileset import RenderedFile
 from provisioner.render.quote import Safe, all_checked, yaml_scalar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from provisioner.render.context import CellContext
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -44,17 +46,37 @@ def _channels(context: CellContext) -> tuple[Safe, ...]:
 
 
 def _specs(context: CellContext) -> list[Safe]:
-    """The matrix's base stack with its bounds, then the user's packages.
-
-    A package that both name gets two lines, and the solver has to satisfy both.
-    """
+    """The matrix's base stack with its bounds, then the user's packages; one line for each name."""
     cell = context.cell
     bounds = {_NAME.split(bound, 1)[0]: bound for bound in cell.constraints}
     specs = [
         f"python={cell.python}.*" if package == "python" else bounds.get(package, package)
         for package in context.matrix.defaults.conda_packages
     ]
-    return [
+    both = [
         *all_checked("conda", specs, "a package of the conda base"),
         *all_checked("conda", cell.packages.conda, "packages.conda of provision.yaml"),
     ]
+    return list(all_checked("conda", merged(both), "a package of the conda half"))
+
+
+def merged(specs: Iterable[str]) -> list[str]:
+    """Returns one spec for each name, at its first place, with all bounds joined by commas.
+
+    Of two lines for one name some solvers take the last and forget the other.
+    """
+    bounds: dict[str, list[str]] = {}
+    for spec in specs:
+        name = _NAME.split(spec, 1)[0]
+        parts = bounds.setdefault(name, [])
+        parts += [part for part in spec[len(name) :].split(",") if part and part not in parts]
+    return [name + ",".join(_in_list(parts)) for name, parts in bounds.items()]
+
+
+def _in_list(parts: list[str]) -> list[str]:
+    """Several bounds so that each means what it means alone: =1.2 is 1.2 with whatever follows."""
+    if len(parts) < 2:
+        return parts
+    fuzzy = [part for part in parts if re.match(r"=[^=]", part)]
+    spelled = [part if part.endswith("*") else f"{part}.*" for part in fuzzy]
+    return [*(part for part in parts if part not in fuzzy), *spelled]
