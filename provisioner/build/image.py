@@ -250,6 +250,19 @@ def _verify_failure(said: list[str], name: str) -> FindingError:
 
 def _report(engine: Engine, tag: str) -> bytes:
     """The report out of a container of the image that is never started."""
+    from docker.errors import DockerException
+
+    try:
+        return _read_report(engine, tag)
+    except (DockerException, tarfile.TarError, KeyError) as error:
+        raise OutsideError(
+            "build.report",
+            f"{tag} holds no report of its verification: {' '.join(str(error).split())[:300]}",
+            next_step="provision render --again, then build again.",
+        ) from None
+
+
+def _read_report(engine: Engine, tag: str) -> bytes:
     container = engine.api.containers.create(tag)
     try:
         stream, _ = container.get_archive(REPORT_IN_IMAGE)
