@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from provisioner import __version__
 from provisioner.matrix import versions
 from provisioner.matrix.cache import cache_directory, read_entry, write_entry
-from provisioner.matrix.model import Fact, MinorVersion, Name, PackageName, Text
+from provisioner.matrix.model import Fact, FileName, MinorVersion, Name, PackageName, Text
 
 if TYPE_CHECKING:
     from provisioner.matrix.index import MatrixIndex
@@ -70,6 +70,14 @@ class Room(Fact, frozen=True, kw_only=True):
     bytes: int
 
 
+class RepositoryKey(Fact, frozen=True, kw_only=True):
+    """The key of some of NVIDIA's package repositories: its file there, its whole fingerprint."""
+
+    repositories: tuple[Name, ...]
+    file: FileName
+    fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-F]{40}$")] | None
+
+
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole of hosts.yaml."""
 
@@ -79,6 +87,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     toolkits: tuple[DistributionToolkit, ...]
     compilers: tuple[Compilers, ...]
     room: tuple[Room, ...]
+    keys: tuple[RepositoryKey, ...]
 
 
 @lru_cache(maxsize=1)

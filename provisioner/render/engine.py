@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provisioner.render import conda, dockerfile, pip, spec
+from provisioner.render import ansible, conda, dockerfile, pip, spec
 from provisioner.render.context import CellContext
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ EMITTERS: dict[str, Callable[[CellContext], list[RenderedFile]]] = {
     "pip": pip.emit,
     "dockerfile": dockerfile.emit,
     "spec": spec.emit,
+    "ansible": ansible.emit,
 }
 """One entry per kind of output; a new kind is one module and one entry."""
 

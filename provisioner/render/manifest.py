@@ -77,14 +77,15 @@ def parse_manifest(raw: bytes, root: Path) -> Manifest:
 
 
 def _may_own(group: str, path: str) -> bool:
-    """Whether a group may have a path: a cell and its lock own their own folders alone.
+    """Whether a group may have a path: a cell and its lock own what bears their name alone.
 
     A manifest is a file of the project like others; one that was tampered with must not make a
     render prune what is not ours.
     """
     kind, _, name = group.partition("/" if group.startswith("cell/") else ":")
     if kind == "cell":
-        return path.startswith((f"docker/{name}/", f"lockfiles/{name}/"))
+        own = (f"docker/{name}/", f"lockfiles/{name}/")
+        return path.startswith(own) or path == f"playbooks/vars/{name}.yml"
     return kind != "lock" or path.startswith(f"lockfiles/{name}/")
 
 

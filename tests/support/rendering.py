@@ -48,7 +48,9 @@ def rendered(resolution: Resolution, mirrors: Mapping[str, str] | None = None) -
     """The text of every file of a cell, by path without the cell's name."""
     name = resolution.cell.name
     return {
-        file.path.replace(f"/{name}/", "/"): file.content.decode("utf-8")
+        file.path.replace(f"/{name}/", "/").replace(
+            f"/{name}.yml", "/cell.yml"
+        ): file.content.decode("utf-8")
         for file in render_cell(resolution, facts(mirrors))
     }
 

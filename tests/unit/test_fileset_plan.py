@@ -243,6 +243,8 @@ DAMAGED = {
     "short hash": b'{"schema": 1, "files": {"a": {"group": "g", "sha256": "ab"}}}',
     "parent": f'{{"schema":1,"files":{{"../a":{{"group":"g","sha256":"{GOOD}"}}}}}}'.encode(),
     "absolute": f'{{"schema":1,"files":{{"/a":{{"group":"g","sha256":"{GOOD}"}}}}}}'.encode(),
+    "other": f'{{"schema":1,"files":{{"playbooks/vars/b.yml":{{"group":"cell/a",'
+    f'"sha256":"{GOOD}"}}}}}}'.encode(),
     "own": f'{{"schema":1,"files":{{".provision-x":{{"group":"g","sha256":"{GOOD}"}}}}}}'.encode(),
     "group": f'{{"schema":1,"files":{{"a":{{"group":"g g","sha256":"{GOOD}"}}}}}}'.encode(),
     "deep": b'{"x":' + b"[" * 100_000,

@@ -315,5 +315,5 @@ def test_the_next_command_can_be_pasted_wherever_the_files_are(render: Shell, na
     assert render("--check") == 1
     assert "--out " in render.out
     assert {path.name for path in render.root.iterdir()} == {
-        ".provision-manifest.json", "docker", "docker-bake.json", "lockfiles",
+        ".provision-manifest.json", "docker", "docker-bake.json", "lockfiles", "playbooks",
     }  # fmt: skip
