@@ -59,7 +59,8 @@ def test_a_build_without_a_lock_stops_at_once_and_names_the_command(
     told = workshop.build(root, words=(workshop.case.name, "--locked"))
     assert told.returncode == 1
     assert json.loads(told.stdout)["error"]["code"] == "build.not-locked"
-    assert json.loads(told.stdout)["error"]["next_step"].endswith(workshop.case.name)
+    next_step = json.loads(told.stdout)["error"]["next_step"]
+    assert next_step == f"provision lock {workshop.case.name} --out {root}"
 
 
 def test_build_does_the_whole_chain_from_options_alone(old_image: Image, tmp_path: Path) -> None:
