@@ -1,0 +1,1 @@
+../../../../provisioner/host/facts.py
