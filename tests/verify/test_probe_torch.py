@@ -86,7 +86,8 @@ def test_its_report_shows_the_evidence(verified: Outcome) -> None:
         assert kernels & set(child["mapped_so"])
         assert set(child["runs"]) == {*probe.RUNS, "bf16"}
         assert child["runs"]["counted"]["calls"] >= 1
-        assert max(run["error_compiled"] for run in child["runs"].values()) < 1e-5
+        for run in child["runs"].values():
+            assert run["error_compiled"] < run.get("floor", 1e-5)
     hits = [child["runs"]["net"]["cache_hits"] for child in (cold, warm)]
     assert hits == [0, 1]
     assert cold["runs"]["function"]["first_call_s"] > warm["runs"]["function"]["first_call_s"]
