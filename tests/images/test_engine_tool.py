@@ -4,14 +4,23 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import TOOL
+from support.engine import TOOL, Engine
 from support.needs import skip_or_fail
 
 pytestmark = pytest.mark.images
+
+
+def own_environ() -> dict[str, str]:
+    """Return the environment without what points at the tests' engine, which must stay whole."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PROVISION_TEST_") and name != "DOCKER_HOST"
+    }
 
 
 class Tool:
@@ -24,10 +33,9 @@ class Tool:
         shutil.copy(TOOL, self.path)
 
     def __call__(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        own = {k: v for k, v in os.environ.items() if not k.startswith("PROVISION_TEST_")}
         return subprocess.run(
             [str(self.path), *arguments],
-            env={**own, **environ},
+            env={**own_environ(), **environ},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -37,7 +45,12 @@ class Tool:
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a shell script that finds the tool as $0."""
         return subprocess.run(
-            ["sh", "-ec", script, str(self.path)], capture_output=True, text=True, timeout=300
+            ["sh", "-ec", script, str(self.path)],
+            env=own_environ(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
 
     def host(self) -> str:
@@ -88,7 +101,9 @@ def test_an_archive_that_gives_nothing_is_a_failure_not_a_retired_suite(tool: To
     assert not list(tool.project.rglob("*.unavailable"))
 
 
-def test_a_suite_that_the_archive_lacks_has_a_status_and_a_reason_of_its_own(tool: Tool) -> None:
+def test_a_suite_that_the_archive_lacks_has_a_status_and_a_reason_of_its_own(
+    tool: Tool, engine: Engine, base_image: Callable[[str], str]
+) -> None:
     assert tool("start").returncode == 0
     script = """
         eval "$("$0" env)"
@@ -97,6 +112,8 @@ def test_a_suite_that_the_archive_lacks_has_a_status_and_a_reason_of_its_own(too
     """
     loaded = tool.shell(script)
     assert loaded.returncode == 0, loaded.stderr
+    kept = engine.run(base_image("12"), "true")
+    assert kept.returncode == 0, "the script must reach the copy's engine, not the tests' own"
     nowhere = "http://127.0.0.1:9/debian"
     done = tool("bases", "bookworm", "bullseye", PROVISION_TEST_DEBIAN_MIRROR_BULLSEYE=nowhere)
     assert done.returncode == 3, done.stderr
