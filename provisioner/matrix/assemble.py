@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from provisioner.matrix import versions
 from provisioner.matrix.cell import (
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from provisioner.matrix.request import Want
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """The candidate, its Python and OS, and the better liked candidates that fell out."""
 
     candidate: Candidate

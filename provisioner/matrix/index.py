@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from provisioner.matrix import versions
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     )
 
 
-@dataclass(frozen=True)
-class GpuFact:
+class GpuFact(msgspec.Struct, frozen=True):
     """One GPU of a request: a name or a bare compute capability.
 
     `driver_exact` is false where `driver_from` is only the first driver for any GPU of the

@@ -3,9 +3,10 @@
 Every string that may reach a Dockerfile, a shell, YAML or a playbook has a narrow type with a
 pattern; free text (`Text`) is shown to people and never rendered into a file that runs.
 Versions are strings throughout, so that 2.10 is not 2.1.
-"""
 
-from __future__ import annotations
+Annotations are evaluated here, on purpose: msgspec would evaluate each of their strings again at
+every start.
+"""
 
 from typing import Annotated, Literal
 

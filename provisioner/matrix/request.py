@@ -6,9 +6,7 @@ is left for `resolve` to refuse, with the nearest that it knows.
 
 from __future__ import annotations
 
-import difflib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,8 +32,7 @@ _ARCHES = {
 }
 
 
-@dataclass(frozen=True)
-class Want:
+class Want(msgspec.Struct, frozen=True):
     """A request in the matrix's own terms. None leaves an axis open.
 
     `torch` is an exact version; `torch_range` a specifier; `newest` asks for the newest that fits.
@@ -205,6 +202,8 @@ def _os(index: MatrixIndex, text: str | None) -> str | None:
             return system.id
         if system.family == "el" and word.split(".")[0] == system.id:
             return system.id
+    import difflib
+
     close = difflib.get_close_matches(word, list(index.systems), n=3)
     known = ", ".join(index.systems)
     hint = f"Did you mean {' or '.join(close)}?" if close else None
@@ -241,6 +240,8 @@ def _gpu(index: MatrixIndex, text: str) -> GpuFact:
     fact = index.gpu(text)
     if fact is not None:
         return fact
+    import difflib
+
     close = difflib.get_close_matches(
         text.lower(), {g.name.lower(): g.name for g in index.matrix.gpus}, n=3, cutoff=0.5
     )

@@ -6,8 +6,9 @@ speaks, and that has a Python and an OS to live on, is the answer. Pure and dete
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from provisioner.matrix import versions
 from provisioner.matrix.assemble import Chosen, assemble
@@ -32,7 +33,7 @@ def resolve(matrix: Matrix, request: Request) -> Resolution | Refusal:
     found = choose(index, want)
     if isinstance(found, Rejected) and _too_old_to_run(found):
         # Step 3 of the procedure: cuda-compat comes after all that the host runs without it.
-        bridged = choose(index, replace(want, bridged=True))
+        bridged = choose(index, msgspec.structs.replace(want, bridged=True))
         found = bridged if isinstance(bridged, Chosen) else found
     if isinstance(found, Chosen):
         return assemble(index, want, found)
@@ -41,8 +42,7 @@ def resolve(matrix: Matrix, request: Request) -> Resolution | Refusal:
     return refusal(index, want, found)
 
 
-@dataclass(frozen=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True):
     """Nothing fits. `candidate` is the one that preference puts first, `problems` stand against it.
 
     Without a candidate the request names something that the matrix does not hold.

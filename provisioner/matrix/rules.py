@@ -6,8 +6,9 @@ axis, what is there, what is needed, and where the deciding fact was read. Nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from provisioner.matrix import versions
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from provisioner.matrix.request import Want
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A release and a variant, before Python and OS are chosen."""
 
     release: Release
@@ -34,8 +34,7 @@ class Candidate:
         return f"{self.release.torch}+{self.variant.tag}"
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Why a candidate cannot be."""
 
     code: str
@@ -47,8 +46,7 @@ class Problem:
     verified: bool = True
 
 
-@dataclass(frozen=True)
-class DriverState:
+class DriverState(msgspec.Struct, frozen=True):
     """How a host driver relates to a variant: `native`, `limited`, `compat` or `none`."""
 
     level: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -93,6 +92,8 @@ def removal_job(root: Path, names: Iterable[str], recorded: Mapping[str, Recorde
     groups = {GROUP}
     for name in names:
         if name not in listed:
+            import difflib
+
             close = difflib.get_close_matches(name, listed, n=1)
             raise UsageError(
                 "render.no-such-cell",

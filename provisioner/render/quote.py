@@ -7,6 +7,7 @@ refused, never repaired: a pin with a newline in it is an attack or a mistake, a
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -57,7 +58,11 @@ _KINDS: dict[str, tuple[str, str]] = {
     "url": (_pattern(model.Url), "an http(s) address without user, password, query or fragment"),
     "path": (rf"/?{_SEGMENT}(/{_SEGMENT})*", "a path without .. and blanks"),
 }
-_COMPILED = {kind: re.compile(pattern) for kind, (pattern, _) in _KINDS.items()}
+
+
+@cache
+def _compiled(kind: str) -> re.Pattern[str]:
+    return re.compile(_KINDS[kind][0])
 
 
 def checked(kind: str, value: str, field: str) -> Safe:
@@ -67,7 +72,7 @@ def checked(kind: str, value: str, field: str) -> Safe:
     where the value stood.
     """
     # fullmatch: the patterns of the model end with $, which lets a last newline pass.
-    if _COMPILED[kind].fullmatch(value):
+    if _compiled(kind).fullmatch(value):
         return Safe(value)
     shown = ascii(value if len(value) <= 120 else value[:120] + "...")
     raise UsageError(
