@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import time
 import uuid
@@ -25,11 +26,12 @@ RUN apt-get update -qq \\
 STOPSIGNAL SIGRTMIN+3
 CMD ["/lib/systemd/systemd"]
 """
-# systemd needs SYS_ADMIN and a cgroup namespace of its own, dockerd inside the rest.
+# systemd needs SYS_ADMIN and a cgroup namespace of its own, dockerd inside the rest. A machine that
+# restarts itself comes back, as one does.
 OPTIONS = (
     "--cgroupns=private", "--cap-add=SYS_ADMIN", "--cap-add=SYS_BOOT", "--cap-add=NET_ADMIN",
     "--security-opt=seccomp=unconfined", "--volume=/var/lib/docker", "--tmpfs=/run",
-    "--tmpfs=/run/lock", "--publish=127.0.0.1::22",
+    "--tmpfs=/run/lock", "--restart=unless-stopped",
 )  # fmt: skip
 _RECAP = re.compile(
     r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE
@@ -49,8 +51,26 @@ class Machine:
         """Run a command as root, past ssh."""
         return self.engine.docker("exec", self.name, *command)
 
-    def play(self, *options: str, variables: Sequence[str] = ()) -> Completed:
-        """Run playbooks/gpu_host.yml on it as an ordinary user with become."""
+    def play(
+        self, *options: str, variables: Sequence[str] = (), playbook: str = "gpu_host.yml"
+    ) -> Completed:
+        """Run a playbook of playbooks/ on it as an ordinary user with become."""
+        command, environ = self.invocation(*options, variables=variables, playbook=playbook)
+        return subprocess.run(
+            command,
+            cwd=PROJECT / "playbooks",
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+
+    def invocation(
+        self, *options: str, variables: Sequence[str] = (), playbook: str = "gpu_host.yml"
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command line and environment of such a run; writes its inventory."""
         inventory = self.folder / "hosts.yml"
         lines = "".join(f"    {line}\n" for line in variables)
         inventory.write_text(
@@ -71,17 +91,7 @@ class Machine:
             "ANSIBLE_NOCOLOR": "1",
             "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
         }
-        command = ["ansible-playbook", "-i", str(inventory), "gpu_host.yml", *options]
-        return subprocess.run(
-            command,
-            cwd=PROJECT / "playbooks",
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
+        return ["ansible-playbook", "-i", str(inventory), playbook, *options], environ
 
 
 def recap(done: Completed) -> tuple[int, int]:
@@ -92,6 +102,13 @@ def recap(done: Completed) -> tuple[int, int]:
     return int(found[3]), int(found[5])
 
 
+def free_port() -> int:
+    """A port that was free a moment ago. Docker would choose another one at every restart."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def machine(engine: Engine, base: str, folder: Path) -> Iterator[Machine]:
     """Build the image if need be, start a machine, wait until systemd is up; remove it after."""
@@ -100,10 +117,13 @@ def machine(engine: Engine, base: str, folder: Path) -> Iterator[Machine]:
     built = engine.build(folder, "--tag", image)
     assert built.returncode == 0, built.stderr[-2000:]
     name = f"{PREFIX}-{uuid.uuid4().hex[:10]}"
-    started = engine.docker("run", "--detach", "--name", name, "--hostname=target", *OPTIONS, image)
+    port = free_port()
+    publish = f"--publish=127.0.0.1:{port}:22"
+    started = engine.docker(
+        "run", "--detach", "--name", name, "--hostname=target", publish, *OPTIONS, image
+    )
     try:
         assert started.returncode == 0, started.stderr
-        port = int(engine.docker("port", name, "22/tcp").stdout.split(":")[-1])
         _give_key(engine, name, folder)
         found = Machine(engine=engine, name=name, port=port, folder=folder)
         _wait(found)
