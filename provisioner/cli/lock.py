@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from provisioner.cli.output import Output
     from provisioner.cli.settings import Settings
     from provisioner.lock.check import Standing
+    from provisioner.lock.choices import Asked
     from provisioner.lock.compile import LockResult
     from provisioner.lock.conda_half import CondaHalf
     from provisioner.lock.model import Choices, Lock, LockInput
@@ -221,9 +222,11 @@ def standing_of(root: Path, cell: Cell, settings: Settings) -> Standing:
 
     found = standing(root, cell)
     if found.state == "current" and cell["python_from"] == "conda":
+        from provisioner.lock.choices import Asked
         from provisioner.lock.conda_half import conda_stale
 
-        if conda_stale(root, cell, settings.open().matrix):
+        chosen = found.lock.chosen if found.lock else None
+        if conda_stale(root, cell, settings.open().matrix, Asked(choices=chosen)):
             return dataclasses.replace(found, state="changed-inputs")
         _remember(root, cell, settings)
     return found
@@ -244,14 +247,16 @@ def _lock(
     cell: Cell, mirrors: Mapping[str, str], settings: Settings, how: _How, out: Output
 ) -> int:
     from provisioner.lock.check import standing
-    from provisioner.lock.choices import Said, merged
+    from provisioner.lock.choices import Asked, Said, merged
 
-    conda = _conda(how.root, cell, mirrors, settings, out, refresh=how.refresh)
     said = Said(
         as_of=how.as_of, upgrades=how.upgrade, own=tuple(how.own), single_source=how.single_source
     )
     before = standing(how.root, cell)
-    choices = merged(before.lock.chosen if before.lock else None, said, _today())
+    chosen = before.lock.chosen if before.lock else None
+    choices = merged(chosen, said, _today())
+    asked = Asked(choices=choices, before=chosen)
+    conda = _conda(how.root, cell, mirrors, settings, out, asked, refresh=how.refresh)
     fits = before.lock is None or conda is None or before.lock.provided == conda.provided
     kept = conda is None or conda.kept
     same = not how.refresh and kept and fits
@@ -260,7 +265,10 @@ def _lock(
         return _unchanged(before, out)
     inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
-    unknown = sorted(set(choices.upgrades) - {package.name for package in result.lock.packages})
+    known = {package.name for package in result.lock.packages} | {
+        *(conda.upgraded if conda else ())
+    }
+    unknown = sorted(set(choices.upgrades) - known)
     if unknown:
         raise UsageError(
             "lock.upgrade-unknown",
@@ -277,6 +285,7 @@ def _conda(
     mirrors: Mapping[str, str],
     settings: Settings,
     out: Output,
+    asked: Asked,
     *,
     refresh: bool = False,
 ) -> CondaHalf | None:
@@ -287,9 +296,9 @@ def _conda(
     from provisioner.lock.conda_half import conda_half, conda_stale
 
     matrix = with_mirrors(settings.open().matrix, {**mirrors, **settings.mirrors})
-    if refresh or conda_stale(root, cell, matrix):
+    if refresh or conda_stale(root, cell, matrix, asked):
         out.note(f"Locking the conda half of {cell['name']}.")
-    return conda_half(root, cell, matrix, matrix.origins, refresh=refresh)
+    return conda_half(root, cell, matrix, matrix.origins, asked, refresh=refresh)
 
 
 def _files(lock: Lock, conda: CondaHalf | None) -> FileSet:
@@ -303,14 +312,14 @@ def _files(lock: Lock, conda: CondaHalf | None) -> FileSet:
 
 def lock_missing(root: Path, name: str, settings: Settings, out: Output) -> None:
     """Make the lock of a rendered cell that has none, at the defaults of `provision lock`."""
-    from provisioner.lock.choices import Said, merged
+    from provisioner.lock.choices import Asked, Said, merged
     from provisioner.lock.writer import group_of
     from provisioner.render.journal import write
 
     cell, mirrors = _recorded(root, name)
-    conda = _conda(root, cell, mirrors, settings, out)
     how = _How(root, "auto", None, (), (), None, False, None, 30.0, False, False, False)
     choices = merged(None, Said(as_of=None, upgrades=(), own=(), single_source=None), _today())
+    conda = _conda(root, cell, mirrors, settings, out, Asked(choices=choices))
     inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
     write(root, _files(result.lock, conda), {group_of(name)})
@@ -393,6 +402,8 @@ def _write(
     lock = result.lock
     outcome = write(how.root, _files(lock, conda), {group_of(lock.cell)}, force=how.force)
     changed = changes(before.lock, lock) if before.lock is not None else []
+    changed = [*(conda.changes if conda is not None else ()), *changed]
+    notes = (*(conda.notes if conda is not None else ()), *result.notes)
     if out.json:
         out.result(
             {
@@ -404,7 +415,7 @@ def _write(
                 "packages": len(lock.packages),
                 "as_of": lock.as_of,
                 "changes": changed,
-                "notes": result.notes,
+                "notes": notes,
                 "warnings": lock.warnings,
                 "created": outcome.created,
                 "updated": outcome.updated,
@@ -422,7 +433,7 @@ def _write(
         out.line(f"  {line}")
     if len(changed) > _SHOWN:
         out.line(f"  and {len(changed) - _SHOWN} more")
-    for note in result.notes:
+    for note in notes:
         out.note(note)
     for path in (*outcome.created, *outcome.updated, *outcome.pruned):
         out.line(f"  {path}")

@@ -6,19 +6,18 @@ as it is, at the cost of reading it.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt  # noqa: TC003 - type of a field
-import hashlib
-import json
 import os
-import re
 import tempfile
-from collections.abc import Mapping  # noqa: TC003 - type of a field
+from collections.abc import Mapping, Sequence  # noqa: TC003 - type of a field
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provisioner.conda import condalock, explicit, shim, virtual, worker
 from provisioner.conda.channel import CANONICAL, MAP_VARIABLE, MIRROR_VARIABLE, parse_map
+from provisioner.conda.inputs import Inputs
 from provisioner.errors import FindingError, UsageError
 
 if TYPE_CHECKING:
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from provisioner.matrix.model import OperatingSystem, Origins
 
 VIRTUAL = "virtual-packages.yml"
-RULES = 1
-"""Raised when a change of this package can change the content of a lock; part of the digest."""
-
-_SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9._-]*)\s*(?P<bound>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +32,17 @@ class CondaLockOptions:
     """What a lock is made from, and how.
 
     `environment` is the rendered environment.yml, `system` the operating system of the cell,
-    `previous` the files of an earlier lock by name. `upgrade` are names of environment.yml that
-    may move while all else stays. `exclude_newer` leaves out what was built after that day.
-    `conda_exe` is another solver. `channel_map` reads a channel elsewhere without naming it.
+    `previous` the files of an earlier lock by name. `exclude_newer` leaves out what was built after
+    that day. `upgrades` are names of environment.yml that are taken as of a day of their own, all
+    else staying as it is; `applied` are those that `previous` was made with. `conda_exe` is
+    another solver. `channel_map` reads a channel elsewhere without naming it.
     """
 
     environment: bytes
     system: OperatingSystem
     previous: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    upgrade: tuple[str, ...] = ()
+    upgrades: Mapping[str, dt.date] = field(default_factory=dict)
+    applied: Mapping[str, dt.date] = field(default_factory=dict)
     exclude_newer: dt.date | None = None
     conda_exe: Path | None = None
     channel_map: Mapping[str, str] = field(default_factory=dict)
@@ -68,26 +65,29 @@ def lock_conda(cell: Cell, origins: Origins, options: CondaLockOptions) -> dict[
     inputs = Inputs.of(cell, options)
     names = file_names(cell)
     folder = f"lockfiles/{cell.name}"
-    current = not why_stale(cell, options)
-    if current and not options.upgrade:
+    if not why_stale(cell, options):
         return {f"{folder}/{name}": options.previous[name] for name in names}
-    if options.upgrade:
-        _check_upgrade(inputs, options)
+    _check_upgrades(inputs, options)
+    record = options.previous[explicit.RECORD] if extends(cell, options) else None
+    applied = {} if record is None else options.applied
+    steps = [] if record is not None else [Step(until=options.exclude_newer)]
+    steps += _moves(options.upgrades, applied)
     with tempfile.TemporaryDirectory(prefix="provision-lock-") as place:
         room = Path(place)
         (room / "environment.yml").write_bytes(inputs.environment())
         (room / VIRTUAL).write_bytes(inputs.virtual_yaml(cell))
-        if options.upgrade and current:
-            (room / explicit.RECORD).write_bytes(options.previous[explicit.RECORD])
-        condalock.run(
-            condalock.Run(
-                folder=room,
-                platform=inputs.platform,
-                update=options.upgrade if current else (),
-                conda_exe=options.conda_exe,
-                environ=solver_environment(inputs, origins, options),
+        if record is not None:
+            (room / explicit.RECORD).write_bytes(record)
+        for step in steps:
+            condalock.run(
+                condalock.Run(
+                    folder=room,
+                    platform=inputs.platform,
+                    update=step.moving,
+                    conda_exe=options.conda_exe,
+                    environ=solver_environment(inputs, origins, options, step),
+                )
             )
-        )
         record = (room / explicit.RECORD).read_bytes()
         listed = (room / names[1]).read_bytes()
     lock = explicit.parse_conda_lock(record, inputs.platform)
@@ -96,6 +96,29 @@ def lock_conda(cell: Cell, origins: Origins, options: CondaLockOptions) -> dict[
     listed = explicit.explicit_with_hashes(listed, lock, inputs.digest(), made_by)
     contents = (record, listed, inputs.virtual_yaml(cell))
     return {f"{folder}/{n}": data for n, data in zip(names, contents, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One solve: of everything, or of the names that are `moving` while all else stays."""
+
+    until: dt.date | None
+    moving: tuple[str, ...] = ()
+
+
+def extends(cell: Cell, options: CondaLockOptions) -> bool:
+    """Returns whether the earlier lock is right but for upgrades that are new or later now."""
+    before = dataclasses.replace(options, upgrades=options.applied)
+    return options.applied.keys() <= options.upgrades.keys() and not why_stale(cell, before)
+
+
+def _moves(upgrades: Mapping[str, dt.date], applied: Mapping[str, dt.date]) -> list[Step]:
+    """One step for each day, in their order, for what is not as it should be yet."""
+    days: dict[dt.date, list[str]] = {}
+    for name, day in upgrades.items():
+        if applied.get(name) != day:
+            days.setdefault(day, []).append(name)
+    return [Step(until=day, moving=tuple(sorted(days[day]))) for day in sorted(days)]
 
 
 def why_stale(cell: Cell, options: CondaLockOptions) -> list[str]:
@@ -122,126 +145,25 @@ def why_stale(cell: Cell, options: CondaLockOptions) -> list[str]:
     return reasons
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """All that decides the content of a conda lock; nothing of the machine or the mirror."""
-
-    platform: str
-    channels: tuple[str, ...]
-    specs: tuple[str, ...]
-    virtual: tuple[virtual.VirtualPackage, ...]
-    exclude_newer: str | None
-
-    @classmethod
-    def of(cls, cell: Cell, options: CondaLockOptions) -> Inputs:
-        """Returns the inputs of a cell; raises FindingError for an unreadable environment.yml."""
-        channels, specs = read_environment(options.environment)
-        return cls(
-            platform=virtual.SUBDIRS[cell.arch],
-            channels=channels,
-            specs=merged(specs),
-            virtual=virtual.of_cell(cell, options.system),
-            exclude_newer=options.exclude_newer.isoformat() if options.exclude_newer else None,
-        )
-
-    def digest(self) -> str:
-        """Returns the hex SHA-256 that a lock carries."""
-        whole: dict[str, Any] = {
-            "rules": RULES,
-            "platform": self.platform,
-            "channels": self.channels,
-            "specs": self.specs,
-            "virtual": sorted(map(str, self.virtual)),
-            "exclude_newer": self.exclude_newer,
-        }
-        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
-
-    def environment(self) -> bytes:
-        """Returns the environment.yml that conda-lock gets, one line for each name.
-
-        Of two lines for one name it takes the last and forgets the other.
-        """
-        lines = ["channels:", *(f"  - {json.dumps(name)}" for name in self.channels)]
-        lines += ["dependencies:", *(f"  - {json.dumps(spec)}" for spec in self.specs)]
-        return "".join(f"{line}\n" for line in lines).encode("ascii")
-
-    def virtual_yaml(self, cell: Cell) -> bytes:
-        """Returns virtual-packages.yml."""
-        heading = f"Made by: provision lock {cell.name}. The target as the solver sees it."
-        return virtual.to_yaml(self.virtual, self.platform, heading)
-
-
-def read_environment(data: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns channels and specs of an environment.yml; raises FindingError.
-
-    A pip section is refused: pip has a lock of its own.
-    """
-    import yaml
-
-    try:
-        document = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe loaders
-        channels = [str(name) for name in document["channels"] if name != "nodefaults"]
-        specs = document["dependencies"]
-    except (yaml.YAMLError, KeyError, TypeError):
-        channels, specs = [], None
-    if not channels or not isinstance(specs, list) or not all(isinstance(s, str) for s in specs):
-        raise FindingError(
-            "conda.environment-bad",
-            "environment.yml needs channels and dependencies, each a list of plain text.",
-            next_step="Render the cell again (`provision render`).",
-        )
-    return tuple(channels), tuple(specs)
-
-
-def merged(specs: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the specs sorted, one for each name: its bounds joined, all of them to hold."""
-    bounds: dict[str, list[str]] = {}
-    for spec in specs:
-        match = _SPEC.fullmatch(spec.strip())
-        if match is None:
-            raise FindingError("conda.environment-bad", f"{spec!r} is no conda package spec.")
-        found = bounds.setdefault(match["name"].lower(), [])
-        bound = match["bound"].strip()
-        if bound and bound not in found:
-            found.append(bound)
-    return tuple(_joined(name, parts) for name, parts in sorted(bounds.items()))
-
-
-def _joined(name: str, parts: list[str]) -> str:
-    if len(parts) < 2:
-        bound = "".join(parts)
-        return f"{name} {bound}" if bound[:1].isalnum() or bound[:1] == "*" else name + bound
-    if any("=" in part.lstrip("<>=!~") or " " in part for part in parts):
-        raise FindingError(
-            "conda.environment-bad",
-            f"{name} is named more than once, with a build: {', '.join(parts)}.",
-            next_step="Name it once.",
-        )
-    return f"{name} " + ",".join(_conda_bound(part) for part in parts)
-
-
-def _conda_bound(bound: str) -> str:
-    """One bound so that it means the same inside a list: `=1.2` alone means 1.2.*."""
-    if bound.startswith("=") and not bound.startswith("=="):
-        version = bound.lstrip("=")
-        return version if version.endswith("*") else f"{version}.*"
-    return bound
-
-
-def _check_upgrade(inputs: Inputs, options: CondaLockOptions) -> None:
-    named = {_SPEC.fullmatch(spec)["name"] for spec in inputs.specs}  # type: ignore[index]
-    unknown = sorted(set(options.upgrade) - named)
+def _check_upgrades(inputs: Inputs, options: CondaLockOptions) -> None:
+    unknown = sorted(options.upgrades.keys() - set(inputs.names()))
     if unknown:
-        raise UsageError(
-            "conda.upgrade-unknown",
-            f"{', '.join(unknown)} cannot be upgraded alone: environment.yml does not name it.",
-            facts={"named": sorted(named)},
-            next_step="Upgrade one of these, or remove the lock to solve everything again.",
-        )
+        raise upgrade_unknown(unknown, inputs.names())
+
+
+def upgrade_unknown(names: Sequence[str], known: Sequence[str]) -> UsageError:
+    """Returns the error for packages that come in through others: conda-lock moves none alone."""
+    return UsageError(
+        "conda.upgrade-unknown",
+        f"{', '.join(names)} cannot be upgraded alone: environment.yml does not name it.",
+        facts={"named": sorted(known)},
+        next_step="Name it in packages.conda and render again, upgrade one of these "
+        f"({', '.join(sorted(known))}), or solve everything again with --refresh.",
+    )
 
 
 def solver_environment(
-    inputs: Inputs, origins: Origins, options: CondaLockOptions
+    inputs: Inputs, origins: Origins, options: CondaLockOptions, step: Step
 ) -> dict[str, str]:
     """Returns what the solver is told through the environment; conda-lock passes it on."""
     environ = dict(options.environ)
@@ -251,8 +173,8 @@ def solver_environment(
     moved = {**parse_map(environ.get(MAP_VARIABLE, "")), **options.channel_map}
     environ[MAP_VARIABLE] = " ".join(f"{name}={place}" for name, place in sorted(moved.items()))
     # An upgrade passes the spec of one package alone; the bounds of the others still hold.
-    environ[shim.CONSTRAINTS_VARIABLE] = "\n".join(inputs.specs) if options.upgrade else ""
-    environ[shim.NEWER_VARIABLE] = inputs.exclude_newer or ""
+    environ[shim.CONSTRAINTS_VARIABLE] = "\n".join(inputs.specs) if step.moving else ""
+    environ[shim.NEWER_VARIABLE] = step.until.isoformat() if step.until else ""
     if options.offline:
         environ[shim.OFFLINE_VARIABLE] = "1"
     return environ

@@ -29,6 +29,14 @@ class Said:
     single_source: bool | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What decides a conda half: the choices that hold now, and those of the lock on disk."""
+
+    choices: Choices | None = None
+    before: Choices | None = None
+
+
 def merged(kept: Choices | None, said: Said, today: str) -> Choices:
     """Returns the choices that hold now; raises UsageError for a bad date or name.
 

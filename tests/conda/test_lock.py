@@ -1,5 +1,6 @@
 """conda-lock's own command line with our solver: what is locked, and what a failure looks like."""
 
+import datetime as dt
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from provisioner.conda import condalock, explicit
 from provisioner.conda.lock import CondaLockOptions, file_names, lock_conda, why_stale
 from provisioner.errors import OutsideError, ProvisionError, UsageError
 
+TODAY = dt.date(2026, 12, 1)
 CELL, SYSTEM = cell_of(cuda="11.8")
 FOLDER = f"lockfiles/{CELL.name}"
 ENVIRONMENT = b"""channels:
@@ -174,7 +176,7 @@ def test_settings_of_this_machines_conda_do_not_count(
 def test_what_environment_yml_does_not_name_is_not_upgraded_alone(
     locking: Locking, locked: dict[str, bytes]
 ) -> None:
-    error = locking.failing(previous=locked, upgrade=("libzlib",))
+    error = locking.failing(previous=locked, upgrades={"libzlib": TODAY})
     assert isinstance(error, UsageError)
     assert error.code == "conda.upgrade-unknown"
     assert "scipy" in error.facts["named"]
@@ -192,11 +194,14 @@ def test_only_what_is_upgraded_moves(locking: Locking, locked: dict[str, bytes])
     listed = [replaced[scipy.index(line)] if line in scipy else line for line in listed]
     previous["conda-linux-64.lock"] = b"".join(listed)
     assert why_stale(CELL, locking.options(previous=previous)) == []
-    moved = locking(previous=previous, upgrade=("scipy",))
+    moved = locking(previous=previous, upgrades={"scipy": TODAY})
     assert packages(previous)["scipy"] == "1.14.1"
     assert packages(moved)["scipy"] == older
     changed = {n for n, v in packages(moved).items() if packages(previous)[n] != v}
     assert changed == {"scipy"}
+    upgraded = locking.options(previous=moved, upgrades={"scipy": TODAY})
+    assert why_stale(CELL, upgraded) == []
+    assert why_stale(CELL, locking.options(previous=moved)) != []
 
 
 def _older_scipy() -> bytes:

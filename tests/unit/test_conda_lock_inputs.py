@@ -7,12 +7,12 @@ import pytest
 from support.cells import cell_of, shipped
 
 from provisioner.conda import explicit
+from provisioner.conda.inputs import Inputs, merged, read_environment
 from provisioner.conda.lock import (
     CondaLockOptions,
-    Inputs,
+    Step,
+    extends,
     file_names,
-    merged,
-    read_environment,
     solver_environment,
     why_stale,
 )
@@ -94,6 +94,7 @@ def test_inputs_are_facts_of_the_cell_alone() -> None:
         {"environment": ENVIRONMENT.replace(b"<2", b"<1.26")},
         {"environment": ENVIRONMENT.replace(b"conda-forge", b"other")},
         {"exclude_newer": dt.date(2024, 9, 1)},
+        {"upgrades": {"numpy": dt.date(2024, 9, 1)}},
     ],
 )
 def test_the_digest_tells_changed_inputs(changed: dict[str, object]) -> None:
@@ -164,12 +165,27 @@ def test_a_missing_file_is_named() -> None:
     )
 
 
+def test_an_upgrade_extends_the_lock_that_it_was_added_to_and_no_other() -> None:
+    day, later = dt.date(2024, 9, 1), dt.date(2025, 9, 1)
+    assert extends(CELL, options(previous=locked(), upgrades={"numpy": day}))
+    # Made with other upgrades, or for other specs, or as of another day: everything is solved.
+    again = {"numpy": later}
+    assert not extends(CELL, options(previous=locked(), upgrades=again, applied={"numpy": day}))
+    assert not extends(CELL, options(previous=locked(), upgrades=again, applied={"python": day}))
+    changed = ENVIRONMENT.replace(b"<2", b"<1")
+    assert not extends(CELL, options(changed, previous=locked(), upgrades=again))
+    assert not extends(CELL, options(previous=locked(), upgrades=again, exclude_newer=day))
+    assert not extends(CELL, options(upgrades=again))
+
+
 def test_an_upgrade_of_one_package_keeps_the_bounds_of_the_others() -> None:
-    inputs = Inputs.of(CELL, options())
-    told = solver_environment(inputs, shipped().origins, options(upgrade=("numpy",)))
+    inputs, origins = Inputs.of(CELL, options()), shipped().origins
+    step = Step(until=dt.date(2024, 9, 1), moving=("numpy",))
+    told = solver_environment(inputs, origins, options(), step)
     assert told["PROVISION_CONDA_CONSTRAINTS"] == "numpy<2\npython=3.10.*"
-    plain = solver_environment(inputs, shipped().origins, options())
-    assert plain["PROVISION_CONDA_CONSTRAINTS"] == ""
+    assert told["PROVISION_CONDA_EXCLUDE_NEWER"] == "2024-09-01"
+    plain = solver_environment(inputs, origins, options(), Step(until=None))
+    assert plain["PROVISION_CONDA_CONSTRAINTS"] == plain["PROVISION_CONDA_EXCLUDE_NEWER"] == ""
 
 
 def test_mirrors_and_maps_are_told_to_the_solver_alone() -> None:
@@ -181,9 +197,11 @@ def test_mirrors_and_maps_are_told_to_the_solver_alone() -> None:
         environ={"PROVISION_CONDA_CHANNEL_MAP": "other=http://x/y"},
         offline=True,
     )
-    told = solver_environment(Inputs.of(CELL, given), origins, given)
+    told = solver_environment(Inputs.of(CELL, given), origins, given, Step(until=None))
     assert told["PROVISION_MIRROR_CONDA"] == "https://mirror.corp/conda"
     assert told["PROVISION_CONDA_CHANNEL_MAP"] == "conda-forge=file:///srv/cf other=http://x/y"
     assert told["PROVISION_OFFLINE"] == "1"
-    usual = solver_environment(Inputs.of(CELL, options()), shipped().origins, options(environ={}))
+    usual = solver_environment(
+        Inputs.of(CELL, options()), shipped().origins, options(environ={}), Step(until=None)
+    )
     assert "PROVISION_MIRROR_CONDA" not in usual
