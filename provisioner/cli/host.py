@@ -70,7 +70,7 @@ def gate(settings: Settings, out: Output, **options: Any) -> int:
     from provisioner.matrix.hosts import host_facts
     from provisioner.matrix.index import index_of
 
-    cell = _cell(options["root"], options["cell"])
+    cell = cell_named(options["root"], options["cell"])
     raw, name = _facts(options["source"])
     report = read_report(raw, name)
     index, hosts = index_of(facts_of(settings).matrix), host_facts()
@@ -119,7 +119,8 @@ def _read_here() -> dict[str, Any]:
     return collect(Host())
 
 
-def _cell(root: Path, name: str) -> Cell:
+def cell_named(root: Path, name: str) -> Cell:
+    """The cell of a rendered folder; raises FindingError where there is none."""
     import msgspec
 
     from provisioner.matrix.cell import Cell

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sbom": ("provisioner.cli.sbom:command", "Print the bill of materials of a locked cell."),
     "env": ("provisioner.cli.env:group", "Create, check, roll back environments on this machine."),
     "host": ("provisioner.cli.host:group", "Read a GPU host; hold it against a cell."),
+    "fleet": ("provisioner.cli.fleet:group", "Move many hosts to a cell, in waves."),
     "diagnose": ("provisioner.cli.diagnose:command", "Find the root causes in logs."),
     "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),
 }

@@ -1,0 +1,16 @@
+"""`provision fleet`: facts, plan, rollout, status of many hosts."""
+
+from __future__ import annotations
+
+import click
+
+from provisioner.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "facts": ("provisioner.cli.fleet_facts:command", "Read hosts; say which can take a cell."),
+}
+
+
+@click.group("fleet", cls=LazyGroup, lazy=COMMANDS)
+def group() -> None:
+    """Move many hosts to a cell: facts, plan, rollout in waves, status."""
