@@ -32,6 +32,13 @@ TIMEOUT_S = 30
 FILE_LIMIT = 1 << 20
 NVIDIA = "0x10de"
 FOLDERS = ("/", "/var", "/opt", "/tmp")
+LIBCUDA = (
+    "/usr/lib/*-linux-gnu/libcuda.so.[0-9]*",
+    "/usr/lib/*-linux-gnu/nvidia/current/libcuda.so.[0-9]*",
+    "/usr/lib64/libcuda.so.[0-9]*",
+    "/usr/lib/wsl/lib/libcuda.so.[0-9]*",
+)
+OTHER_GPU_MODULES = ("nouveau", "nova_core", "nova_drm", "vfio_pci")
 GPU_FIELDS = (
     "index",
     "name",
@@ -213,16 +220,24 @@ def model_of(host: Host, address: str) -> Optional[str]:
     return found.group(1) if found else None
 
 
+def dpkg_rows(host: Host) -> Optional[List[Tuple[str, str, str]]]:
+    """(state, name, version) of everything that dpkg knows; None when it gave no answer."""
+    form = "${db:Status-Abbrev}\\t${binary:Package}\\t${Version}\\n"
+    said = host.said("dpkg-query", "-W", "-f=" + form)
+    if said is None:
+        return None
+    rows = [line.split("\t") for line in said.splitlines()]
+    return [(r[0], r[1].split(":")[0], r[2]) for r in rows if len(r) == 3]
+
+
 def packages(host: Host) -> Packages:
     """Every installed package as (name, version); None when the package manager gave no answer."""
     if host.program("dpkg-query"):
-        form = "${db:Status-Abbrev}\\t${binary:Package}\\t${Version}\\n"
-        said = host.said("dpkg-query", "-W", "-f=" + form)
-        if said is None:
+        rows = dpkg_rows(host)
+        if rows is None:
             return None
-        rows = [line.split("\t") for line in said.splitlines()]
         # Second letter: what is, not what is wanted (`hi` is held and installed, `rc` is gone).
-        return [(r[1].split(":")[0], r[2]) for r in rows if len(r) == 3 and r[0][1:2] not in "nc"]
+        return [(name, version) for state, name, version in rows if state[1:2] not in "nc"]
     if host.program("rpm"):
         said = host.said("rpm", "-qa", "--qf", "%{NAME}\\t%{VERSION}-%{RELEASE}\\n")
         if said is None:
@@ -254,10 +269,22 @@ def driver(host: Host, installed: Packages) -> Facts:
             for name, number in installed
             if DRIVER_PACKAGE.search(name) and not NOT_DRIVER.search(name)
         ],
+        "libraries": driver_libraries(host),
         "dkms": dkms(host),
         "built_for": module_files(host),
         "other_sources": other_sources(host),
     }
+
+
+def driver_libraries(host: Host) -> List[str]:
+    """Versions in the names of the libcuda files of the system: what a run file leaves, too."""
+    found = set()
+    for pattern in LIBCUDA:
+        for name in host.glob(pattern):
+            match = re.search(r"\.so\.([0-9]{3,}\.[0-9.]+)$", name)
+            if match:
+                found.add(match.group(1))
+    return sorted(found)
 
 
 def dkms(host: Host) -> Optional[List[Facts]]:
@@ -311,9 +338,15 @@ def gpus(host: Host) -> Optional[List[Facts]]:
     """One row for each GPU as nvidia-smi tells it; [] where there is no nvidia-smi."""
     if host.program("nvidia-smi") is None:
         return []
-    query = "--query-gpu=" + ",".join(GPU_FIELDS)
-    said = host.said("nvidia-smi", query, "--format=csv,noheader,nounits")
-    return None if said is None else rows_of(said, GPU_FIELDS)
+    # Drivers before 510 know no compute_cap, and answer nothing at all when asked for it.
+    for fields in (GPU_FIELDS, tuple(field for field in GPU_FIELDS if field != "compute_cap")):
+        query = "--query-gpu=" + ",".join(fields)
+        status, said = host.ask("nvidia-smi", query, "--format=csv,noheader,nounits")
+        if said is not None:
+            return [dict({"compute_cap": None}, **row) for row in rows_of(said, fields)]
+        if status is None:
+            break  # it hung: asking once more would only take as long again
+    return None
 
 
 def gpu_processes(host: Host) -> Optional[List[Facts]]:
@@ -350,11 +383,22 @@ def modules_loaded(host: Host) -> Optional[List[str]]:
     return [line.split()[0] for line in text.splitlines() if line.strip()]
 
 
+def in_container(host: Host) -> Optional[bool]:
+    """Whether this is a container, as its engine marks it; None where nothing tells."""
+    if host.exists("/.dockerenv") or host.exists("/run/.containerenv"):
+        return True
+    text = host.read("/proc/1/cgroup")
+    if not text:
+        return None
+    return bool(re.search(r"docker|kubepods|containerd|libpod|lxc", text))
+
+
 def held(host: Host) -> Optional[List[str]]:
     """Packages that the administrator froze: dpkg holds, dnf versionlock."""
-    if host.program("apt-mark"):
-        said = host.said("apt-mark", "showhold")
-        return None if said is None else sorted(said.split())
+    if host.program("dpkg-query"):
+        # What `apt-mark hold` writes down, at a hundredth of the cost of asking apt-mark.
+        rows = dpkg_rows(host)
+        return None if rows is None else sorted({row[1] for row in rows if row[0][:1] == "h"})
     text = host.read("/etc/dnf/plugins/versionlock.list")
     if text is None:
         return None
@@ -395,6 +439,12 @@ def tool(host: Host, name: str, *arguments: str) -> Facts:
 
 def containers(host: Host) -> Facts:
     text = host.read("/etc/docker/daemon.json")
+    specs = sorted(
+        name
+        for folder in ("/etc/cdi", "/var/run/cdi")
+        for kind in ("yaml", "yml", "json")
+        for name in host.glob("{}/*.{}".format(folder, kind))
+    )
     runtimes = None
     if text == "":
         runtimes = []
@@ -408,13 +458,41 @@ def containers(host: Host) -> Facts:
         "podman": tool(host, "podman", "--version"),
         "nvidia_ctk": tool(host, "nvidia-ctk", "--version"),
         "docker_runtimes": runtimes,
-        "cdi_specs": sorted(
-            name
-            for folder in ("/etc/cdi", "/var/run/cdi")
-            for kind in ("yaml", "yml", "json")
-            for name in host.glob("{}/*.{}".format(folder, kind))
-        ),
+        "cdi_specs": specs,
+        "cdi": cdi(host, specs),
     }
+
+
+def cdi(host: Host, specs: List[str]) -> Optional[List[Facts]]:
+    """Of each CDI specification: driver versions in it, and files that it names and are gone."""
+    found = []
+    for name in specs:
+        text = host.read(name)
+        if text is None:
+            return None
+        paths = re.findall(r"""["']?hostPath["']?\s*:\s*["']?(/[^"'\s,}]+)""", text)
+        versions = re.findall(r"\.so\.([0-9]{3,}\.[0-9]+(?:\.[0-9]+)?)\b", text)
+        gone = sorted({path for path in paths if not host.exists(path)})
+        found.append({"path": name, "versions": sorted(set(versions)), "gone": gone})
+    return found
+
+
+def fabric_manager(host: Host, installed: Packages) -> Optional[Facts]:
+    """The package of the fabric manager and whether it runs; {"present": False} without one."""
+    if installed is None:
+        return None
+    name = re.compile(r"^(cuda-drivers-|nvidia-)?fabric-?manager(-[0-9]+)?$")
+    versions = [version for package, version in installed if name.match(package)]
+    if not versions:
+        return {"present": False, "version": None, "active": False}
+    said = host.said("systemctl", "is-active", "nvidia-fabricmanager", accept=(0, 3, 4))
+    active = None if said is None else said.strip() == "active"
+    return {"present": True, "version": upstream(versions[0]), "active": active}
+
+
+def upstream(version: str) -> str:
+    """1:535.261.03-1 -> 535.261.03."""
+    return version.rpartition(":")[2].partition("-")[0]
 
 
 def nvcc(host: Host) -> Facts:
@@ -468,11 +546,12 @@ def collect(host: Host) -> Facts:
     """All facts of a host, as plain values."""
     installed = packages(host)
     loaded = modules_loaded(host)
-    python = host.said("python3", "-c", "import platform; print(platform.python_version())")
+    kernel = line_of(host.read("/proc/sys/kernel/osrelease"))
+    python = host.said("python3", "-ISc", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
     return {
         "schema": SCHEMA,
         "os": operating_system(host),
-        "kernel": line_of(host.read("/proc/sys/kernel/osrelease")),
+        "kernel": kernel,
         "arch": line_of(host.said("uname", "-m")),
         "glibc": glibc(host),
         "pci": pci_devices(host),
@@ -481,6 +560,13 @@ def collect(host: Host) -> Facts:
         "gpu_processes": gpu_processes(host),
         "secure_boot": secure_boot(host),
         "nouveau_loaded": None if loaded is None else "nouveau" in loaded,
+        "other_gpu_modules": None
+        if loaded is None
+        else [name for name in OTHER_GPU_MODULES if name in loaded],
+        "fabric_manager": fabric_manager(host, installed),
+        "persistenced": host.exists("/run/nvidia-persistenced/socket"),
+        "container": in_container(host),
+        "wsl": None if kernel is None else "microsoft" in kernel.lower(),
         "held": held(host),
         "unattended_upgrades": unattended_upgrades(host, installed),
         "containers": containers(host),

@@ -184,3 +184,85 @@ def test_a_bad_recording_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+QUERY = "nvidia-smi --query-gpu={} --format=csv,noheader,nounits"
+FIELDS = "index,name,uuid,driver_version,compute_cap,memory.total,pci.bus_id"
+
+
+def test_a_driver_without_compute_cap_still_tells_its_gpus(tmp_path: Path) -> None:
+    """Branch 470 refuses the whole question for one field that it does not know."""
+    answers = {
+        QUERY.format(FIELDS): (2, 'Field "compute_cap" is not a valid field to query.\n'),
+        QUERY.format(FIELDS.replace("compute_cap,", "")): (
+            0,
+            "0, Tesla K80, GPU-1, 470.256.02, 11441, 00000000:00:1E.0\n",
+        ),
+    }
+    (row,) = collect(Host(str(tmp_path), answers))["gpus"]
+    assert (row["name"], row["driver_version"], row["compute_cap"]) == (
+        "Tesla K80",
+        "470.256.02",
+        None,
+    )
+
+
+def test_the_driver_of_a_run_file_is_known_by_its_library(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/lib/x86_64-linux-gnu"
+    folder.mkdir(parents=True)
+    for name in ("libcuda.so", "libcuda.so.1", "libcuda.so.535.288.01"):
+        (folder / name).touch()
+    assert collect(Host(str(tmp_path), {}))["driver"]["libraries"] == ["535.288.01"]
+
+
+def test_a_cdi_specification_tells_its_driver_and_what_is_gone(tmp_path: Path) -> None:
+    spec = tmp_path / "etc/cdi/nvidia.yaml"
+    spec.parent.mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    spec.write_text(
+        "containerEdits:\n  deviceNodes:\n  - path: /dev/nvidiactl\n    hostPath: /dev/nvidiactl\n"
+        "  mounts:\n  - hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.535.161.08\n"
+        "    containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.535.161.08\n"
+    )
+    assert collect(Host(str(tmp_path), {}))["containers"]["cdi"] == [
+        {
+            "path": "/etc/cdi/nvidia.yaml",
+            "versions": ["535.161.08"],
+            "gone": ["/usr/lib/x86_64-linux-gnu/libcuda.so.535.161.08"],
+        }
+    ]
+
+
+@pytest.mark.parametrize(("said", "active"), [("active\n", True), ("failed\n", False)])
+def test_the_fabric_manager_is_a_package_and_a_service(
+    said: str, active: bool, tmp_path: Path
+) -> None:
+    form = "${db:Status-Abbrev}\\t${binary:Package}\\t${Version}\\n"
+    row = "ii \tnvidia-fabricmanager-535\t535.288.01-1\n"
+    answers = {
+        f"dpkg-query -W -f={form}": (0, row),
+        "systemctl is-active nvidia-fabricmanager": (0 if active else 3, said),
+    }
+    facts = collect(Host(str(tmp_path), answers))
+    assert facts["fabric_manager"] == {"present": True, "version": "535.288.01", "active": active}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "name", "value"),
+    [
+        ("proc/sys/kernel/osrelease", "5.15.167.4-microsoft-standard-WSL2\n", "wsl", True),
+        ("proc/sys/kernel/osrelease", "6.1.0-37-amd64\n", "wsl", False),
+        ("proc/modules", "nova_core 1 0 - Live 0x0\n", "other_gpu_modules", ["nova_core"]),
+        (".dockerenv", "", "container", True),
+        ("proc/1/cgroup", "0::/init.scope\n", "container", False),
+    ],
+)
+def test_what_kind_of_machine_it_is(
+    path: str, text: str, name: str, value: object, tmp_path: Path
+) -> None:
+    place = tmp_path / path
+    assert collect(Host(str(tmp_path), {}))[name] in (None, []), "nothing there tells"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    assert collect(Host(str(tmp_path), {}))[name] == value
