@@ -19,8 +19,9 @@ from provisioner.env import pip, versions
 from provisioner.env.check import SPEC, CheckOptions, check_env
 from provisioner.env.expected import Expected, read_expected
 from provisioner.env.finding import error_of
+from provisioner.env.importing import guard_findings
 from provisioner.env.inventory import read_inventory
-from provisioner.errors import OutsideError, UsageError
+from provisioner.errors import FindingError, OutsideError, UsageError
 from provisioner.shell import out_option
 
 REQUIREMENTS = "requirements.txt"
@@ -89,10 +90,11 @@ def create_env(cell: str, link: Path, options: CreateOptions) -> Created:
 
     Nothing is done when the current one is from the same locks and passes the check. Raises
     OutsideError (`env.lock-missing`, `env.busy`, `env.pip-failed`, `conda.*`), FindingError
-    (`env.check-failed`, `env.wheel-hash`, `conda.archive-hash`) or UsageError (`env.prefix-*`,
-    `env.not-ours`); the environment before is untouched then.
+    (`env.lock-guard`, `env.check-failed`, `env.wheel-hash`, `conda.archive-hash`) or UsageError
+    (`env.prefix-*`, `env.not-ours`); the environment before is untouched then.
     """
     locks = read_locks(cell, options)
+    _guard(locks)
     python = None if locks.conda is not None else base_python(locks.expected, options)
     found = versions.Versions(link)
     identity = locks.identity(python)
@@ -156,6 +158,23 @@ def read_locks(cell: str, options: CreateOptions) -> _Locks:
             next_step=f"provision lock {cell}{out_option(options.root)}",
         )
     return locks
+
+
+def _guard(locks: _Locks) -> None:
+    """Raises FindingError `env.lock-guard` for a lock that may not be installed for its cell.
+
+    Before anything is fetched: a lock can have been edited, or made by something else.
+    """
+    pins = [(pin.name, pin.version) for part in locks.parts for pin in part.pins()]
+    findings = guard_findings(locks.expected, pins)
+    if findings:
+        raise FindingError(
+            "env.lock-guard",
+            f"The lock of {locks.expected.name} does not go with its cell: "
+            + " ".join(finding.message for finding in findings[:3]),
+            facts={"findings": [finding.to_dict() for finding in findings]},
+            next_step=f"Lock it again: provision lock {locks.expected.name} --refresh --force",
+        )
 
 
 def torch_index(expected: Expected, options: CreateOptions) -> str | None:

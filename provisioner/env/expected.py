@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from provisioner.matrix.cell import Cell
 
 
+class _Ptxas(msgspec.Struct, frozen=True, kw_only=True):
+    package: str
+
+
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """A cell as far as an environment can be judged by it; see `Cell` for the fields."""
 
@@ -25,9 +29,13 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     arch: str
     python_from: Literal["conda", "base"]
+    requirements: tuple[str, ...]
     index_url: str | None = None
     torchvision: str | None = None
     torchaudio: str | None = None
+    companions: tuple[str, ...] = ()
+    cuda: str | None = None
+    ptxas: _Ptxas | None = None
 
 
 def expected_of(cell: Cell) -> Expected:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence  # noqa: TC003 - part of public signatures
+from collections.abc import Iterable, Mapping, Sequence  # noqa: TC003 - part of public signatures
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from provisioner.env.finding import Finding
 from provisioner.env.inventory import normalized
 from provisioner.errors import OutsideError
+from provisioner.lock import installed
 
 if TYPE_CHECKING:
     from provisioner.env.expected import Expected
@@ -39,13 +42,6 @@ class Imports:
     distributions: tuple[tuple[str, str, str], ...]
     python: str = ""
     user_site_enabled: bool = field(default=False)
-
-    def versions(self) -> dict[str, str]:
-        """Returns normalized name -> version; the first on sys.path wins, as in an import."""
-        found: dict[str, str] = {}
-        for name, version, _ in self.distributions:
-            found.setdefault(normalized(name), version)
-        return found
 
 
 def ask(python: Path, environ: Mapping[str, str]) -> Imports:
@@ -122,35 +118,17 @@ def torch_findings(imports: Imports, cell: Expected | None) -> list[Finding]:
             )
         )
     if cell is not None:
-        found += _family(imports.versions(), cell)
+        every = [(name, version) for name, version, _ in imports.distributions]
+        told = {finding.code for finding in found}
+        found += [each for each in guard_findings(cell, every) if each.code not in told]
     return found
 
 
-def _family(versions: Mapping[str, str], cell: Expected) -> list[Finding]:
-    found: list[Finding] = []
-    wanted = {
-        "torch": cell.torch,
-        "torchvision": cell.torchvision,
-        "torchaudio": cell.torchaudio,
-    }
-    label = versions.get("torch", "").partition("+")[2]
-    for name, version in wanted.items():
-        have = versions.get(name)
-        if have is None and version is not None and name != "torch":
-            found.append(_torch("env.family-missing", f"{name} {version} is missing.", ()))
-        if have is None or version is None:
-            continue
-        if have.partition("+")[0] != version:
-            text = f"{name} is {have}, the cell has {version}."
-            found.append(_torch("env.family-version", text, ()))
-        elif have.partition("+")[2] not in ("", label or cell.variant):
-            text = f"{name} is {have}, not of torch's variant {label or cell.variant}."
-            found.append(_torch("env.family-variant", text, ()))
-    nvidia = sorted(name for name in versions if name.startswith("nvidia-"))
-    if cell.device == "cpu" and nvidia:
-        text = f"A cpu cell has CUDA libraries: {', '.join(nvidia[:5])}."
-        found.append(_torch("env.cuda-on-cpu", text, ()))
-    return found
+def guard_findings(cell: Expected, distributions: Iterable[tuple[str, str]]) -> list[Finding]:
+    """Returns what may not be among these distributions, locked or installed. Pure."""
+    plain: dict[str, Any] = msgspec.to_builtins(cell)
+    found = installed.problems(plain, distributions)
+    return [_torch(f"env.{problem.code}", problem.message, ()) for problem in found]
 
 
 def import_findings(

@@ -18,8 +18,8 @@ from packaging.version import Version
 from provisioner.errors import OutsideError, ProvisionError, RefusedError
 from provisioner.lock import select
 from provisioner.lock.graph import Edge, direct, edges_of
-from provisioner.lock.guards import pins_of
 from provisioner.lock.inputs import normal_name
+from provisioner.lock.installed import pins_of
 from provisioner.lock.markers import environment
 from provisioner.lock.sources import WHAT
 
@@ -102,7 +102,7 @@ def _steps(catalogue: Catalogue) -> Iterator[_Step]:
 
 
 def _replaces_torch(catalogue: Catalogue, step: _Step) -> ProvisionError | None:
-    need = pins_of(catalogue.inputs).get(step.edge.name)
+    need = pins_of({"requirements": catalogue.inputs.family}).get(step.edge.name)
     specifier = step.edge.requirement.specifier
     if need is None or not step.edge.asker or specifier.contains(need, prereleases=True):
         return None

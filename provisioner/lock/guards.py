@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -10,7 +9,7 @@ from packaging.version import Version
 from provisioner.errors import OutsideError, RefusedError
 from provisioner.lock.graph import chain
 from provisioner.lock.inputs import name_of
-from provisioner.lock.model import FAMILY
+from provisioner.lock.installed import FAMILY, RIVALS, cuda_problem, pins_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,28 +17,6 @@ if TYPE_CHECKING:
     from provisioner.errors import ProvisionError
     from provisioner.lock.graph import Edge
     from provisioner.lock.model import LockInput
-
-RIVALS = frozenset({"pytorch", "pytorch-cpu", "torch-cpu", "torch-nightly", "torchtriton"})
-"""Other distributions that carry, or claim to carry, a `torch`."""
-
-_BY_CUDA_VERSION = frozenset(
-    {
-        "cuda-toolkit",
-        "nvidia-cublas",
-        "nvidia-cuda-cupti",
-        "nvidia-cuda-nvrtc",
-        "nvidia-cuda-runtime",
-    }
-)
-"""Distributions without a series in their name, whose major version is that of CUDA."""
-
-_CUDA_NAME = re.compile(r"-cu(?:da)?([0-9]{2})[0-9]?x?$")
-
-
-def pins_of(inputs: LockInput) -> dict[str, str]:
-    """Returns the exact versions of the torch family that the cell demands."""
-    parts = (pin.partition("==") for pin in inputs.family)
-    return {name_of(name): version for name, _, version in parts}
 
 
 def check_pins(inputs: LockInput, pins: Mapping[str, str], edges: Sequence[Edge]) -> None:
@@ -51,7 +28,7 @@ def check_pins(inputs: LockInput, pins: Mapping[str, str], edges: Sequence[Edge]
 def _problems(
     inputs: LockInput, pins: Mapping[str, str], edges: Sequence[Edge]
 ) -> Iterator[ProvisionError]:
-    demanded = pins_of(inputs)
+    demanded = pins_of({"requirements": inputs.family})
     for name in FAMILY:
         have, need = pins.get(name), demanded.get(name)
         if need is None and have is not None and name != "torch":
@@ -68,24 +45,9 @@ def _problems(
         yield _asked_for("lock.second-torch", name, edges, "it brings a second torch")
     beside = {name_of(requirement) for requirement in inputs.beside}
     for name in sorted(set(pins) - beside):
-        reason = _cuda_problem(inputs, name, pins[name])
+        reason = cuda_problem(inputs.device, inputs.cuda, name, pins[name])
         if reason is not None:
             yield _asked_for("lock.other-cuda", name, edges, reason)
-
-
-def _cuda_problem(inputs: LockInput, name: str, version: str) -> str | None:
-    found = _CUDA_NAME.search(name)
-    series = found.group(1) if found is not None else None
-    if name in _BY_CUDA_VERSION:
-        series = version.partition(".")[0]
-    if inputs.device == "cpu":
-        if name.startswith("nvidia-") or series is not None:
-            return "the cell is for the CPU and takes no CUDA libraries"
-        return None
-    major = (inputs.cuda or "").partition(".")[0]
-    if series is not None and series != major:
-        return f"it belongs to CUDA {series}, and the cell has CUDA {inputs.cuda}"
-    return None
 
 
 def _asked_for(code: str, name: str, edges: Sequence[Edge], reason: str) -> RefusedError:

@@ -22,8 +22,6 @@ from provisioner.matrix.model import (  # noqa: TC001 - types of fields
 
 LOCK_SCHEMA: Final = "provision.lock/1"
 
-FAMILY = ("torch", "torchvision", "torchaudio")
-
 CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 PackageName = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=200)]
 Pin = Annotated[str, Meta(pattern=r"^[a-z]+==[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\+[a-z0-9.]+)?$")]

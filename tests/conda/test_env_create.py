@@ -67,7 +67,7 @@ def yard_of(tmp_path: Path, environ: dict[str, str], python_from: str) -> Yard:
     cell, _ = cell_of(torch="2.0.1", cuda="11.8", python_from=python_from)
     plain: dict[str, Any] = msgspec.to_builtins(cell)
     plain |= {"python": cc.SERIES, "torchvision": None, "torchaudio": None, "name": "cell"}
-    plain |= {"arch": os.uname().machine}
+    plain |= {"arch": os.uname().machine, "requirements": [f"torch=={TORCH}"]}
     root = tmp_path / "root"
     (root / "docker" / "cell").mkdir(parents=True)
     spec = {"schema": "provision.spec/1", "made_by": "x", "mirrors": {}, "request": {}}
@@ -201,12 +201,44 @@ def test_pip_refuses_a_changed_wheel_as_uv_does(conda: Yard) -> None:
 
 
 def test_a_torch_of_another_variant_never_becomes_current(base: Yard) -> None:
-    base.lock(torch_wheel(base.wheels, "2.0.1+cpu", None), name="requirements-torch.txt")
+    """Its wheel says what the lock says, its content does not."""
+    wheel = torch_wheel(base.wheels, "2.0.1+cpu", None, metadata=TORCH)
+    base.lock(wheel, name="requirements-torch.txt")
     error = base.failing(python=PYTHON, engine="pip")
     assert error.code == "env.check-failed"
     assert [f["code"] for f in error.facts["findings"]] == ["env.torch-variant"]
     assert not base.link.exists()
     assert leftovers(base) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "code"),
+    [
+        ("torch", "2.0.1+cpu", "env.torch-variant"),
+        ("torch", "2.0.1", "env.torch-variant"),
+        ("torch", "2.1.2+cu118", "env.family-version"),
+        ("torchvision", "0.15.2+cu118", "env.family-uncalled"),
+        ("nvidia_cublas_cu12", "12.1.3.1", "env.other-cuda"),
+        ("torch_nightly", "2.1.0", "env.second-torch"),
+    ],
+)
+def test_a_lock_that_breaks_a_guard_is_refused_before_anything_is_fetched(
+    base: Yard, name: str, version: str, code: str
+) -> None:
+    torch = torch_wheel(base.wheels, TORCH, "11.8")
+    odd = content_wheel(base.wheels, name, version, {f"{name}.py": b""})
+    base.lock(*([odd] if name == "torch" else [torch, odd]), name="requirements-torch.txt")
+    error = base.failing(python=PYTHON)
+    assert error.code == "env.lock-guard"
+    assert [f["code"] for f in error.facts["findings"]] == [code]
+    assert "provision lock cell" in (error.next_step or "")
+    assert not base.link.parent.exists()
+
+
+def test_a_lock_with_two_torches_is_refused(base: Yard) -> None:
+    base.lock(torch_wheel(base.wheels, TORCH, "11.8"))
+    error = base.failing(python=PYTHON)
+    assert [f["code"] for f in error.facts["findings"]] == ["env.torch-twice"]
 
 
 def test_what_is_missing_is_named_before_anything_is_made(base: Yard) -> None:

@@ -21,8 +21,17 @@ from provisioner.env.inventory import read_inventory
 from provisioner.errors import FindingError, OutsideError
 
 CELL = msgspec.structs.replace(
-    expected_of(cell_of(torch="2.0.1", cuda="11.8")[0]), torchvision=None, torchaudio=None
+    expected_of(cell_of(torch="2.0.1", cuda="11.8")[0]),
+    torchvision=None,
+    torchaudio=None,
+    requirements=("torch==2.0.1+cu118",),
 )
+
+
+def with_family(*pins: str) -> Expected:
+    """The cell with more of torch's family, or another torch."""
+    torch = () if any(pin.startswith("torch==") for pin in pins) else CELL.requirements
+    return msgspec.structs.replace(CELL, requirements=(*torch, *pins))
 
 
 @pytest.fixture(scope="module")
@@ -229,10 +238,11 @@ def test_what_pip_check_says(environment: Environment) -> None:
     ("cell", "codes"),
     [
         (msgspec.structs.replace(CELL, local_version="2.0.1+cu117"), {"env.torch-variant"}),
-        (msgspec.structs.replace(CELL, torch="2.1.2", local_version="2.1.2+cu118"),
+        (msgspec.structs.replace(with_family("torch==2.1.2+cu118"), local_version="2.1.2+cu118"),
          {"env.family-version", "env.torch-variant"}),
+        (with_family("torch==2.0.1+cu117"), {"env.torch-variant"}),
         (msgspec.structs.replace(CELL, device="cpu"), {"env.torch-variant"}),
-        (msgspec.structs.replace(CELL, torchvision="0.15.2"), {"env.family-missing"}),
+        (with_family("torchvision==0.15.2+cu118"), {"env.family-missing"}),
         (None, set()),
     ],
 )  # fmt: skip
@@ -253,9 +263,19 @@ def test_a_family_of_mixed_variants_and_cuda_on_a_cpu_cell(environment: Environm
     for name, version in (("torchvision", "0.15.2+cpu"), ("nvidia_cublas_cu11", "11.10")):
         wheel = content_wheel(environment.wheels, name, version, {f"{name}.py": b""})
         environment.pip("install", "--no-deps", str(wheel))
-    cell = msgspec.structs.replace(CELL, torchvision="0.15.2")
+    cell = with_family("torchvision==0.15.2+cu118")
     assert environment.codes(cell) == {"env.family-variant"}
+    assert environment.codes() == {"env.family-uncalled"}
     assert "env.cuda-on-cpu" in environment.codes(msgspec.structs.replace(cell, device="cpu"))
+
+
+def test_cuda_of_another_series_and_a_second_torch_under_another_name(
+    environment: Environment,
+) -> None:
+    for name, version in (("nvidia_cublas_cu12", "12.1.3.1"), ("pytorch", "1.0.2")):
+        wheel = content_wheel(environment.wheels, name, version, {f"{name}.py": b""})
+        environment.pip("install", "--no-deps", str(wheel))
+    assert environment.codes() == {"env.other-cuda", "env.second-torch"}
 
 
 def test_the_dry_run_sees_what_names_alone_do_not(environment: Environment, tmp_path: Path) -> None:

@@ -58,13 +58,17 @@ def test_only_what_is_of_the_environment_may_be_on_the_path(
     ("versions", "codes"),
     [
         ({"torch": "2.0.1+cu118", "torchvision": "0.15.2+cu118", "torchaudio": "2.0.2+cu118"}, []),
-        ({"torch": "2.0.1", "torchvision": "0.15.2", "torchaudio": "2.0.2"}, []),
+        # What the package index calls 2.0.1 is the build for CUDA 11.7.
+        (
+            {"torch": "2.0.1", "torchvision": "0.15.2", "torchaudio": "2.0.2"},
+            ["env.torch-variant", "env.family-variant", "env.family-variant"],
+        ),
         (
             {"torch": "2.0.1+cu118", "torchvision": "0.15.2+cu117", "torchaudio": "2.0.2+cpu"},
             ["env.family-variant", "env.family-variant"],
         ),
         (
-            {"torch": "2.0.1", "torchvision": "0.15.2+cpu", "torchaudio": "2.0.2"},
+            {"torch": "2.0.1+cu118", "torchvision": "0.15.2", "torchaudio": "2.0.2+cu118"},
             ["env.family-variant"],
         ),
         ({"torch": "2.0.1+cu118", "torchaudio": "2.0.1+cu118"},
