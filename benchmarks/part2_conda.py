@@ -39,7 +39,7 @@ specs = "".join(f"  - {{s!r}}\\n" for s in {SPECS})
 options = CondaLockOptions(
     environment=f"channels:\\n  - conda-forge\\ndependencies:\\n{{specs}}".encode(),
     system=system, channel_map={{"conda-forge": "file://{SNAPSHOT}"}})
-assert len(lock_conda(cell, matrix.origins, options)) == 3
+assert len(lock_conda(cell, matrix.origins, options).files) == 3
 """
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from provisioner.lock.choices import Asked
     from provisioner.lock.compile import LockResult
     from provisioner.lock.conda_half import CondaHalf
-    from provisioner.lock.model import Choices, Lock, LockInput
+    from provisioner.lock.model import Choices, LockInput
     from provisioner.render.fileset import FileSet
 
     Cell = Mapping[str, Any]
@@ -301,10 +301,21 @@ def _conda(
     return conda_half(root, cell, matrix, matrix.origins, asked, refresh=refresh)
 
 
-def _files(lock: Lock, conda: CondaHalf | None) -> FileSet:
-    from provisioner.lock.writer import group_of, lock_files
+def _files(root: Path, result: LockResult, conda: CondaHalf | None) -> FileSet:
+    from provisioner.lock import licenses
+    from provisioner.lock.halves import folder_reader
+    from provisioner.lock.writer import folder_of, group_of, lock_files
 
+    lock = result.lock
     files = lock_files(lock)
+    folder = folder_of(lock.cell)
+    owned = conda.licenses if conda is not None else {}
+    if owned is None:  # the conda half was kept, and so is what was read of it
+        raw = folder_reader(root / folder)(licenses.FILE)
+        owned = licenses.read_licenses(raw, lock.cell).conda
+    declared = licenses.Licenses(cell=lock.cell, conda=owned, pip=result.licenses)
+    content = licenses.licenses_bytes(declared)
+    files.add(f"{folder}/{licenses.FILE}", content, group=group_of(lock.cell))
     for path, content in (conda.files if conda else {}).items():
         files.add(path, content, group=group_of(lock.cell))
     return files
@@ -322,7 +333,7 @@ def lock_missing(root: Path, name: str, settings: Settings, out: Output) -> None
     conda = _conda(root, cell, mirrors, settings, out, Asked(choices=choices))
     inputs = _inputs(cell, choices, settings, conda.provided if conda else None)
     result = _make(cell, inputs, choices, {**mirrors, **settings.mirrors}, how, out)
-    write(root, _files(result.lock, conda), {group_of(name)})
+    write(root, _files(root, result, conda), {group_of(name)})
     out.note(f"Locked {counted(len(result.lock.packages), 'package')} as of {result.lock.as_of}.")
 
 
@@ -400,7 +411,9 @@ def _write(
     from provisioner.render.journal import write
 
     lock = result.lock
-    outcome = write(how.root, _files(lock, conda), {group_of(lock.cell)}, force=how.force)
+    outcome = write(
+        how.root, _files(how.root, result, conda), {group_of(lock.cell)}, force=how.force
+    )
     changed = changes(before.lock, lock) if before.lock is not None else []
     changed = [*(conda.changes if conda is not None else ()), *changed]
     notes = (*(conda.notes if conda is not None else ()), *result.notes)

@@ -12,6 +12,7 @@ from provisioner.errors import Exit, OutsideError
 
 if TYPE_CHECKING:
     from provisioner.cli.output import Output
+    from provisioner.lock.halves import LockedCell
 
 SBOM_SCHEMA = "provision.sbom-run/1"
 
@@ -29,16 +30,30 @@ SBOM_SCHEMA = "provision.sbom-run/1"
     help="Write it there (default: standard output).",
 )
 @click.option(
+    "--prefix",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Licenses that the locks do not know, from this environment of the cell.",
+)
+@click.option(
     "--root",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
     help="The folder of docker/ and lockfiles/ (default: this one).",
 )
 @common_options
-def command(cell: str, form: str, target: Path | None, root: Path, out: Output) -> int:  # noqa: ARG001
+def command(
+    cell: str,
+    form: str,  # noqa: ARG001
+    target: Path | None,
+    prefix: Path | None,
+    root: Path,
+    out: Output,
+) -> int:
     """Print the software bill of materials of CELL, from its locks alone.
 
-    CycloneDX 1.6: every package of both halves with purl, hashes, address and what it depends on.
+    CycloneDX 1.6: every package of both halves with purl, hashes, address, declared license and
+    what it depends on.
     The same locks give the same bytes.
 
     \b
@@ -48,6 +63,8 @@ def command(cell: str, form: str, target: Path | None, root: Path, out: Output) 
     from provisioner.lock.sbom import sbom, sbom_bytes
 
     locked = read_cell(root, cell)
+    if prefix is not None:
+        locked = _with_licenses(locked, prefix)
     data = sbom_bytes(locked)
     if target is None:
         click.echo(data, nl=False)
@@ -68,3 +85,12 @@ def command(cell: str, form: str, target: Path | None, root: Path, out: Output) 
     else:
         out.line(f"{target}: {count} packages of {cell}, CycloneDX 1.6.")
     return int(Exit.DONE)
+
+
+def _with_licenses(locked: LockedCell, prefix: Path) -> LockedCell:
+    import dataclasses
+
+    from provisioner.env.licenses import installed_licenses
+
+    found = installed_licenses(prefix, locked.name)
+    return dataclasses.replace(locked, licenses=locked.licenses.beside(found))

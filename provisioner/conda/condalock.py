@@ -37,9 +37,13 @@ class Run:
     environ: Mapping[str, str] = field(repr=False)
 
 
+LICENSES = "licenses.json"
+
+
 def run(call: Run) -> None:
     """Writes conda-lock.yml and conda-PLATFORM.lock into the folder.
 
+    Our own solver adds licenses.json: name -> license of the solution, as the channel has it.
     Raises what the solver found (see `rattler.solve`), or OutsideError `conda.lock-failed`.
     """
     report = call.folder / "report.json"
@@ -78,7 +82,9 @@ def _environment(call: Run, report: Path) -> dict[str, str]:
     conda-lock itself sets what the solver has to know of the target.
     """
     kept = {name: value for name, value in call.environ.items() if name not in _DROPPED}
-    return kept | {shim.REPORT_VARIABLE: str(report), "PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
+    told = {shim.REPORT_VARIABLE: report, shim.LICENSES_VARIABLE: call.folder / LICENSES}
+    places = {name: str(path) for name, path in told.items()}
+    return kept | places | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt  # noqa: TC003 - type of a field
+import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence  # noqa: TC003 - type of a field
@@ -55,8 +56,19 @@ def file_names(cell: Cell) -> tuple[str, str, str]:
     return (explicit.RECORD, f"conda-{virtual.SUBDIRS[cell.arch]}.lock", VIRTUAL)
 
 
-def lock_conda(cell: Cell, origins: Origins, options: CondaLockOptions) -> dict[str, bytes]:
-    """Returns path below the output root -> content for the conda half of a cell's lock.
+@dataclass(frozen=True, kw_only=True)
+class CondaLocked:
+    """Path below the output root -> content, and name -> license as the channel has it.
+
+    `licenses` is None where an earlier lock was kept or another solver was used.
+    """
+
+    files: dict[str, bytes]
+    licenses: dict[str, str | None] | None = None
+
+
+def lock_conda(cell: Cell, origins: Origins, options: CondaLockOptions) -> CondaLocked:
+    """Returns the conda half of a cell's lock.
 
     An earlier lock (`options.previous`) from the same inputs is returned as it is. Raises
     FindingError (`conda.unsatisfiable`, `conda.unknown-package`, `conda.owns-torch`), OutsideError
@@ -66,7 +78,8 @@ def lock_conda(cell: Cell, origins: Origins, options: CondaLockOptions) -> dict[
     names = file_names(cell)
     folder = f"lockfiles/{cell.name}"
     if not why_stale(cell, options):
-        return {f"{folder}/{name}": options.previous[name] for name in names}
+        kept = {f"{folder}/{name}": options.previous[name] for name in names}
+        return CondaLocked(files=kept)
     _check_upgrades(inputs, options)
     record = options.previous[explicit.RECORD] if extends(cell, options) else None
     applied = {} if record is None else options.applied
@@ -90,12 +103,21 @@ def lock_conda(cell: Cell, origins: Origins, options: CondaLockOptions) -> dict[
             )
         record = (room / explicit.RECORD).read_bytes()
         listed = (room / names[1]).read_bytes()
+        licenses = _licenses(room / condalock.LICENSES)
     lock = explicit.parse_conda_lock(record, inputs.platform)
     _check_content(lock, cell)
     made_by = f"Made by: provision lock {cell.name}"
     listed = explicit.explicit_with_hashes(listed, lock, inputs.digest(), made_by)
     contents = (record, listed, inputs.virtual_yaml(cell))
-    return {f"{folder}/{n}": data for n, data in zip(names, contents, strict=True)}
+    files = {f"{folder}/{n}": data for n, data in zip(names, contents, strict=True)}
+    return CondaLocked(files=files, licenses=licenses)
+
+
+def _licenses(path: Path) -> dict[str, str | None] | None:
+    if not path.is_file():
+        return None
+    found: dict[str, str | None] = json.loads(path.read_bytes())
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

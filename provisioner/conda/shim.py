@@ -27,6 +27,9 @@ CONDA_VERSION = "26.1.0"
 REPORT_VARIABLE = "PROVISION_CONDA_REPORT"
 """A file that gets the error as JSON; conda-lock passes only a part of it on, with a traceback."""
 
+LICENSES_VARIABLE = "PROVISION_CONDA_LICENSES"
+"""A file that gets the license of each package of a solution, which conda-lock does not keep."""
+
 CONSTRAINTS_VARIABLE = "PROVISION_CONDA_CONSTRAINTS"
 NEWER_VARIABLE = "PROVISION_CONDA_EXCLUDE_NEWER"
 OFFLINE_VARIABLE = "PROVISION_OFFLINE"
@@ -142,7 +145,11 @@ def _solve(options: argparse.Namespace, installed: list[dict[str, Any]]) -> list
         cache=_cache(),
         offline=options.offline or os.environ.get(OFFLINE_VARIABLE) == "1",
     )
-    return rattler.solve(question)
+    solution = rattler.solve(question)
+    if kept := os.environ.get(LICENSES_VARIABLE):
+        licenses = {record["name"]: record.get("license") for record in solution}
+        Path(kept).write_text(json.dumps(licenses, sort_keys=True), encoding="utf-8")
+    return solution
 
 
 def _newest(text: str) -> Any:

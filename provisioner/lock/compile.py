@@ -16,6 +16,7 @@ from provisioner.lock.engines import EngineDiedError, EngineError, Question
 from provisioner.lock.explain import explain
 from provisioner.lock.graph import prove_whole, walk
 from provisioner.lock.guards import check_pins
+from provisioner.lock.licenses import of_packages
 from provisioner.lock.model import Choices, Lock, LockedFile, LockedPackage
 from provisioner.lock.recorded import ENOUGH, RecordedFile, Records
 from provisioner.lock.sources import WHAT, Addresses, Sources
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from provisioner.lock.client import Client
     from provisioner.lock.engines import Engine
+    from provisioner.lock.licenses import License, Licensed
     from provisioner.lock.model import Kind, LockInput
     from provisioner.lock.pages import IndexFile
     from provisioner.lock.select import Project
@@ -55,12 +57,16 @@ class Means:
 
 @dataclass(frozen=True, kw_only=True)
 class LockResult:
-    """A lock, how it came about, and what the user should hear."""
+    """A lock, how it came about, and what the user should hear.
+
+    `licenses` is what the packages of the lock declare, where their metadata could be read.
+    """
 
     lock: Lock
     engine: str
     seconds: float
     notes: tuple[str, ...] = field(default_factory=tuple)
+    licenses: dict[str, Licensed] = field(default_factory=dict)
 
 
 def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
@@ -86,6 +92,9 @@ def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
             for name in sorted(pins)
             if name not in inputs.provided
         )
+        declared = {
+            package.name: (package.version, _license(catalogue, package)) for package in packages
+        }
     finally:
         catalogue.close()
     lock = complete(
@@ -109,6 +118,7 @@ def make_lock(inputs: LockInput, choices: Choices, means: Means) -> LockResult:
         engine=means.engine.name,
         seconds=time.monotonic() - started,
         notes=notes,
+        licenses=of_packages(declared),
     )
 
 
@@ -179,6 +189,10 @@ def _package(
     return LockedPackage(
         name=name, version=version, origin=project.kind, requires=requires, files=files
     )
+
+
+def _license(catalogue: Catalogue, package: LockedPackage) -> License | None:
+    return catalogue.metadata(package.name, package.version).license
 
 
 def _locked(project: Project, file: IndexFile, client: Client, records: Records) -> LockedFile:

@@ -25,6 +25,7 @@ from provisioner.conda.lock import (
 from provisioner.errors import FindingError
 from provisioner.lock.changes import conda_changes
 from provisioner.lock.inputs import normal_name
+from provisioner.lock.licenses import of_packages, of_repodata
 from provisioner.lock.writer import folder_of
 from provisioner.matrix.cell import Cell
 from provisioner.regular import read_regular
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from provisioner.conda.explicit import CondaLock
     from provisioner.lock.choices import Asked
+    from provisioner.lock.licenses import Licensed
     from provisioner.lock.model import Choices
     from provisioner.matrix.model import Matrix, Origins
 
@@ -46,7 +48,7 @@ class CondaHalf:
     """Path below the output root -> content, what it owns, and whether it was kept as it was.
 
     `upgraded` are the names (as pip compares them) of upgrades that conda answers for. `changes`
-    and `notes` are for people.
+    and `notes` are for people. `licenses` is what its packages declare; None: as before.
     """
 
     files: dict[str, bytes]
@@ -55,6 +57,7 @@ class CondaHalf:
     upgraded: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    licenses: dict[str, Licensed] | None = None
 
 
 def conda_half(
@@ -77,8 +80,8 @@ def conda_half(
     kept = not refresh and not why_stale(typed, options)
     if refresh or not (kept or extends(typed, options)):
         options = dataclasses.replace(options, previous={}, applied={})
-    files = lock_conda(typed, origins, options)
-    record = files[f"{folder_of(typed.name)}/{explicit.RECORD}"]
+    locked = lock_conda(typed, origins, options)
+    record = locked.files[f"{folder_of(typed.name)}/{explicit.RECORD}"]
     lock = explicit.parse_conda_lock(record, virtual.SUBDIRS[typed.arch])
     pairs = (line.split("==", 1) for line in explicit.pip_constraints_from_conda(lock))
     inside = {normal_name(package.name) for package in lock.packages}
@@ -87,12 +90,19 @@ def conda_half(
     if unknown := sorted((inside - upgraded) & set(choices.upgrades if choices else ())):
         raise upgrade_unknown(unknown, Inputs.of(typed, options).names())
     return CondaHalf(
-        files=files,
+        files=locked.files,
         provided=dict(pairs),
         kept=kept,
         upgraded=tuple(sorted(upgraded)),
         changes=tuple(conda_changes(old, lock)) if old is not None else (),
         notes=tuple(_unmoved(old, lock, options)),
+        licenses=None if kept else _licenses(lock, locked.licenses or {}),
+    )
+
+
+def _licenses(lock: CondaLock, declared: Mapping[str, str | None]) -> dict[str, Licensed]:
+    return of_packages(
+        {p.name: (p.version, of_repodata(declared.get(p.name))) for p in lock.packages}
     )
 
 

@@ -10,6 +10,8 @@ import msgspec
 
 from provisioner.conda import explicit, virtual
 from provisioner.errors import FindingError
+from provisioner.lock.licenses import FILE as LICENSES
+from provisioner.lock.licenses import read_licenses
 from provisioner.lock.writer import LOCK, folder_of, read_lock
 from provisioner.render.fileset import check_path
 from provisioner.render.spec import read_spec
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from provisioner.conda.explicit import CondaLock
+    from provisioner.lock.licenses import Licenses
     from provisioner.lock.model import Lock
 
 LIMIT = 64 << 20
@@ -41,6 +44,7 @@ class LockedCell:
     cell: Mapping[str, Any]
     mirrors: Mapping[str, str]
     halves: Halves
+    licenses: Licenses
 
 
 def read_cell(root: Path, name: str) -> LockedCell:
@@ -56,8 +60,12 @@ def read_cell(root: Path, name: str) -> LockedCell:
     spec = read_spec(raw, path)
     folder = root / folder_of(name)
     conda = spec.cell["python_from"] == "conda"
-    halves = read_halves(folder_reader(folder), str(folder), spec.cell["arch"], conda=conda)
-    return LockedCell(name=name, cell=spec.cell, mirrors=spec.mirrors, halves=halves)
+    read = folder_reader(folder)
+    halves = read_halves(read, str(folder), spec.cell["arch"], conda=conda)
+    licenses = read_licenses(read(LICENSES), name)
+    return LockedCell(
+        name=name, cell=spec.cell, mirrors=spec.mirrors, halves=halves, licenses=licenses
+    )
 
 
 def read_halves(read: Reader, where: str, arch: str, *, conda: bool | None = None) -> Halves:

@@ -17,6 +17,7 @@ import msgspec
 
 from provisioner.errors import OutsideError
 from provisioner.lock.inputs import normal_name
+from provisioner.lock.licenses import License, of_metadata
 from provisioner.lock.ranges import RangeFile, RangesUnknownError, as_binary
 
 if TYPE_CHECKING:
@@ -30,14 +31,15 @@ _DAMAGE = (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError)
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What resolving needs of a distribution's metadata; `requires` are PEP 508 texts."""
+    """What a lock needs of a distribution's metadata; `requires` are PEP 508 texts."""
 
     requires: tuple[str, ...] = ()
     requires_python: str | None = None
     extras: tuple[str, ...] = ()
+    license: License | None = None
 
     def text(self, name: str, version: str) -> str:
-        """Returns a METADATA file with these fields and nothing else."""
+        """Returns a METADATA file with what a resolver asks for and nothing else."""
         lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
         if self.requires_python:
             lines.append(f"Requires-Python: {self.requires_python}")
@@ -54,10 +56,14 @@ def parse_metadata(raw: bytes) -> Metadata:
     def values(name: str) -> tuple[str, ...]:
         return tuple(" ".join(str(value).split()) for value in fields.get_all(name, []))
 
+    def first(name: str) -> str | None:
+        return next(iter(values(name)), None)
+
     return Metadata(
         requires=values("Requires-Dist"),
-        requires_python=next(iter(values("Requires-Python")), None),
+        requires_python=first("Requires-Python"),
         extras=values("Provides-Extra"),
+        license=of_metadata(first("License-Expression"), first("License"), values("Classifier")),
     )
 
 

@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from provisioner import __version__
 from provisioner.conda.explicit import pypi_name
 from provisioner.lock import purl
+from provisioner.lock.licenses import entries
 from provisioner.lock.writer import FROM_TORCH_INDEX
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from provisioner.conda.explicit import LockedPackage as CondaPackage
     from provisioner.lock.halves import LockedCell
+    from provisioner.lock.licenses import Licenses
     from provisioner.lock.model import LockedPackage
 
 SPEC_VERSION = "1.6"
@@ -41,13 +43,17 @@ def sbom_bytes(locked: LockedCell) -> bytes:
 def sbom(locked: LockedCell) -> dict[str, Any]:
     """Returns the CycloneDX document of a locked cell as plain values.
 
-    A component for each package of both halves, with its hashes and where its files come from.
-    Licences are not in it: no lock knows them.
+    A component for each package of both halves, with its hashes, where its files come from, and
+    the license that its metadata declares.
     """
     lock, conda = locked.halves.lock, locked.halves.conda
     index = locked.cell["index_url"]
-    pip = {package.name: _pip_component(package, index) for package in lock.packages}
-    owned = {package.name: _conda_component(package) for package in conda.packages} if conda else {}
+    known = locked.licenses
+    pip = {p.name: _pip_component(p, index) | _licenses("pip", p, known) for p in lock.packages}
+    owned = {
+        package.name: _conda_component(package) | _licenses("conda", package, known)
+        for package in (conda.packages if conda else ())
+    }
     components = sorted([*pip.values(), *owned.values()], key=lambda part: str(part["bom-ref"]))
     document: dict[str, Any] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
@@ -133,6 +139,13 @@ def _conda_component(package: CondaPackage) -> dict[str, Any]:
         "externalReferences": [_distribution(package.url, hashes)],
         "properties": _properties({"provision:origin": "conda"}),
     }
+
+
+def _licenses(
+    half: Literal["conda", "pip"], package: LockedPackage | CondaPackage, known: Licenses
+) -> dict[str, Any]:
+    found = entries(known.of(half, package.name, package.version))
+    return {"licenses": found} if found else {}
 
 
 def _address(repository: str | None, filename: str) -> str:

@@ -46,7 +46,7 @@ class Locking:
         )
 
     def __call__(self, environment: bytes = ENVIRONMENT, **fields: Any) -> dict[str, bytes]:
-        locked = lock_conda(CELL, shipped().origins, self.options(environment, **fields))
+        locked = lock_conda(CELL, shipped().origins, self.options(environment, **fields)).files
         assert set(locked) == {f"{FOLDER}/{name}" for name in file_names(CELL)}
         return {path.rpartition("/")[2]: data for path, data in locked.items()}
 
