@@ -29,8 +29,9 @@ for each archive and needs no YAML reader."""
 
 PREFIX = "/opt/env"
 _PROBE = Path(__file__).resolve().parent.parent / "verify" / "probe.py"
+_GUARD = _PROBE.parent.parent / "lock" / "installed.py"
 _CONDA_INSTALL = _PROBE.parent.parent / "conda" / "worker.py"
-_SEEN = tuple(map(Safe, ("expect.json", "probe.py", "provision-verify", "spec.json")))
+_SEEN = tuple(map(Safe, ("expect.json", "guard.py", "probe.py", "provision-verify", "spec.json")))
 _SEEN_BY_BUILDER = tuple(map(Safe, ("conda-install.py", "conda-install.txt")))
 
 
@@ -49,6 +50,7 @@ def emit(context: CellContext) -> list[RenderedFile]:
         _file(context, "Dockerfile.dockerignore", fill("dockerignore.j2", seen)),
         _file(context, "provision-verify", fill("provision-verify.j2", eager), mode=0o755),
         _file(context, "probe.py", _copy(_PROBE)),
+        _file(context, "guard.py", _copy(_GUARD)),
     ]
     if conda:
         files += [

@@ -11,7 +11,7 @@ import pytest
 from support.rendering import rendered, resolved
 
 EXPECTED = Path(__file__).parent / "expected"
-NOT_COMPARED = ("docker/probe.py", "docker/conda-install.py", "docker/spec.json")
+NOT_COMPARED = ("docker/probe.py", "docker/guard.py", "docker/conda-install.py", "docker/spec.json")
 """The programs are copies; the spec tells the decisions in words that have tests of their own."""
 
 MIRRORS = {

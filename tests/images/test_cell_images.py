@@ -261,6 +261,27 @@ def test_a_build_that_could_not_compile_fails_with_one_clear_message(
     assert not workshop.engine.has_image(tag)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("requirements", ["torch==2.0.1+cpu"], "torch is 2.0.1, the cell has 2.0.1+cpu"),
+        ("device", "cpu", "the cell is for the CPU and takes no CUDA libraries"),
+    ],
+)
+def test_an_environment_that_is_not_the_cells_is_no_image(
+    old_image: Image, field: str, value: object, message: str, tmp_path: Path
+) -> None:
+    workshop = old_image.workshop
+    root = altered(workshop, tmp_path)
+    spec = root / "docker" / workshop.case.name / "spec.json"
+    document = json.loads(spec.read_text(encoding="utf-8"))
+    document["cell"][field] = value
+    spec.write_text(json.dumps(document), encoding="utf-8")
+    done = workshop.docker_build(root, f"--build-arg=BASE_IMAGE={workshop.base}")
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
 # --- the final image proves it again ---
 
 

@@ -167,7 +167,11 @@ def test_the_builder_installs_what_our_own_locks_pin() -> None:
 
 def test_copies_are_the_bytes_of_this_package() -> None:
     files = rendered(EVERY[0])
-    for name, source in (("probe.py", "verify/probe.py"), ("conda-install.py", "conda/worker.py")):
+    for name, source in (
+        ("probe.py", "verify/probe.py"),
+        ("guard.py", "lock/installed.py"),
+        ("conda-install.py", "conda/worker.py"),
+    ):
         source_text = (PROJECT / "provisioner" / source).read_text(encoding="utf-8")
         assert files[f"docker/{name}"] == source_text
 

@@ -15,6 +15,7 @@ FILES = {
     f"docker/{DEFAULT}/conda-install.py",
     f"docker/{DEFAULT}/conda-install.txt",
     f"docker/{DEFAULT}/expect.json",
+    f"docker/{DEFAULT}/guard.py",
     f"docker/{DEFAULT}/probe.py",
     f"docker/{DEFAULT}/provision-verify",
     f"docker/{DEFAULT}/spec.json",
