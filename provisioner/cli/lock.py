@@ -99,6 +99,7 @@ class _How(NamedTuple):
     help="Write nothing: how does the lock of CELL differ from the one in that folder?",
 )
 @click.option("--check", is_flag=True, help="Write nothing, ask nobody: is the lock right?")
+@click.option("--all", "every", is_flag=True, help="Every rendered cell below the folder.")
 @click.option("--refresh", is_flag=True, help="Lock again though nothing changed.")
 @click.option("--force", is_flag=True, help="Replace files that were edited or are not ours.")
 @click.option(
@@ -119,11 +120,12 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     \b
     provision lock torch2.0.1-cu117-py39-debian11-basepy
     provision lock --cuda 11.8 --python-from base
+    provision lock --all
     provision lock --check
     """
     from provisioner.render.recovery import refuse_interrupted
 
-    old = switches.pop("old")
+    old, every = switches.pop("old"), switches.pop("every")
     how = _How(**switches)
     if old is not None and cell is not None:
         from provisioner.cli.lock_diff import show_difference
@@ -132,6 +134,8 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     if how.check:
         refuse_interrupted(how.root)
     selected = bool(settings.chosen.keys() & {*(option.name for option in CELL), "file"})
+    if every:
+        return _every(how, settings, out, alone=not (cell or selected or old or how.check))
     if cell is None and (old is not None or not selected):
         if how.check and old is None:
             return _check(_locked_cells(how.root), how, settings, out)
@@ -147,6 +151,23 @@ def command(settings: Settings, out: Output, cell: str | None, **switches: Any) 
     if how.check:
         return _check([found[0]], how, settings, out)
     return _lock(*found, settings, how, out)
+
+
+def _every(how: _How, settings: Settings, out: Output, *, alone: bool) -> int:
+    from provisioner.cli.lock_all import lock_all
+
+    if not alone or how.upgrade:
+        raise UsageError(
+            "lock.all-alone",
+            "--all locks every rendered cell: no CELL, option of a cell, --upgrade, --diff or "
+            "--check goes with it.",
+            next_step="provision lock --check looks at every lock.",
+        )
+
+    def lock(name: str, told: Output) -> int:
+        return _lock(*_recorded(how.root, name), settings, how, told)
+
+    return lock_all(how.root, LOCK_RUN_SCHEMA, out, lock)
 
 
 # --- which cell ---

@@ -139,6 +139,35 @@ def test_a_day_of_ones_own_stays_too(provision: Provision, tmp_path: Path) -> No
     assert provision("lock", CELL, "--check")[0] == 0
 
 
+def test_all_rendered_cells_are_locked_and_one_failure_keeps_none_from_it(
+    provision: Provision, tmp_path: Path, indexes: Indexes
+) -> None:
+    other = "torch2.1.2-cpu-py39-debian11-basepy"
+    torch = f"--mirror=torch_index={indexes.torch.url}"
+    words = ["--torch", "2.1.2", *OPTIONS[2:], f"--mirror=package_index={indexes.package.url}"]
+    assert provision("render", *words, torch)[0] == 0
+    status, out, err = provision("lock", "--all")
+    assert status == 3  # the index has no torch 2.1.2
+    assert f"{other} is not locked:" in err
+    assert "1 of 2 cells locked." in out
+    assert (tmp_path / "lockfiles" / CELL / "lock.json").is_file()
+    assert not (tmp_path / "lockfiles" / other / "lock.json").exists()
+
+    for name, version in (("torch", "2.1.2"), ("torchvision", "0.16.2"), ("torchaudio", "2.1.2")):
+        indexes.torch.add(name, f"{version}+cpu", "numpy", uploaded=None)
+    status, out, _ = provision("lock", "--all", "--json")
+    assert status == 0
+    told = json.loads(out)
+    assert told["schema"] == "provision.lock-run/1"
+    assert {each["cell"]: each["state"] for each in told["locks"]} == {
+        CELL: "unchanged",
+        other: "locked",
+    }
+    for wrong in ([CELL], ["--check"], ["--upgrade", "numpy"], ["--torch", "2.0.1"]):
+        status, _, err = provision("lock", "--all", *wrong)
+        assert (status, "lock.all-alone" in err) == (2, True)
+
+
 @pytest.mark.parametrize("word", ["2023-13-01", "20230707", "yesterday", "2023-07-07; rm"])
 def test_a_day_that_is_none_is_a_usage_error(provision: Provision, word: str) -> None:
     status, _, err = provision("lock", CELL, "--as-of", word)
