@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "env": ("provisioner.cli.env:group", "Create, check, roll back environments on this machine."),
     "host": ("provisioner.cli.host:group", "Read a GPU host; hold it against a cell."),
     "fleet": ("provisioner.cli.fleet:group", "Move many hosts to a cell, in waves."),
+    "doctor": ("provisioner.cli.doctor:command", "Find what keeps torch.compile from working."),
     "diagnose": ("provisioner.cli.diagnose:command", "Find the root causes in logs."),
     "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),
 }

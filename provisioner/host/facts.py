@@ -62,6 +62,7 @@ class Host:
         self.root = root
         self.recorded = answers
         self.unreadable: List[str] = []
+        self.dpkg: Optional[str] = None
 
     def path(self, name: str) -> str:
         return os.path.join(self.root, name.lstrip("/"))
@@ -148,6 +149,22 @@ class Host:
             return status, None
         return status, said
 
+    def space(self, folder: str) -> Optional[Facts]:
+        """Total and free bytes of a folder's file system: as statvfs says, or a recorded df."""
+        if self.recorded is None:
+            try:
+                status = os.statvfs(folder)
+            except OSError as error:
+                self.failed(folder, error.strerror or error)
+                return None
+            size = status.f_frsize
+            return {"total": status.f_blocks * size, "free": status.f_bavail * size}
+        said = self.said("df", "-Pk", folder)
+        fields = said.strip().splitlines()[-1].split() if said and said.strip() else []
+        if len(fields) < 6 or not (fields[1].isdigit() and fields[3].isdigit()):
+            return None
+        return {"total": int(fields[1]) * 1024, "free": int(fields[3]) * 1024}
+
     def said(self, *argv: str, accept: Tuple[int, ...] = (0,)) -> Optional[str]:
         """The output of a program, or None."""
         return self.ask(*argv, accept=accept)[1]
@@ -177,7 +194,13 @@ def line_of(text: Optional[str]) -> Optional[str]:
 
 
 def glibc(host: Host) -> Optional[str]:
-    said = host.said("getconf", "GNU_LIBC_VERSION")
+    if host.recorded is None:
+        try:
+            said = os.confstr("CS_GNU_LIBC_VERSION")
+        except (OSError, ValueError):  # another C library: musl
+            said = None
+    else:
+        said = host.said("getconf", "GNU_LIBC_VERSION")
     found = re.search(r"glibc ([0-9.]+)", said or "")
     return found.group(1) if found else None
 
@@ -223,7 +246,8 @@ def model_of(host: Host, address: str) -> Optional[str]:
 def dpkg_rows(host: Host) -> Optional[List[Tuple[str, str, str]]]:
     """(state, name, version) of everything that dpkg knows; None when it gave no answer."""
     form = "${db:Status-Abbrev}\\t${binary:Package}\\t${Version}\\n"
-    said = host.said("dpkg-query", "-W", "-f=" + form)
+    said = host.dpkg if host.dpkg is not None else host.said("dpkg-query", "-W", "-f=" + form)
+    host.dpkg = said  # asked twice: for what is installed and for what is held
     if said is None:
         return None
     rows = [line.split("\t") for line in said.splitlines()]
@@ -530,15 +554,10 @@ def library_path(host: Host) -> Facts:
 
 
 def disk(host: Host) -> Facts:
-    """Free and total bytes of the file system of some folders, as df tells them."""
+    """Free and total bytes of the file system of some folders."""
     found = {}
     for folder in FOLDERS + ("/dev/shm",):
-        said = host.said("df", "-Pk", folder)
-        fields = said.strip().splitlines()[-1].split() if said and said.strip() else []
-        known = len(fields) >= 6 and fields[1].isdigit() and fields[3].isdigit()
-        found[folder] = (
-            {"total": int(fields[1]) * 1024, "free": int(fields[3]) * 1024} if known else None
-        )
+        found[folder] = host.space(folder)
     return found
 
 
@@ -552,7 +571,7 @@ def collect(host: Host) -> Facts:
         "schema": SCHEMA,
         "os": operating_system(host),
         "kernel": kernel,
-        "arch": line_of(host.said("uname", "-m")),
+        "arch": os.uname().machine if host.recorded is None else line_of(host.said("uname", "-m")),
         "glibc": glibc(host),
         "pci": pci_devices(host),
         "driver": driver(host, installed),
