@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "host": ("provisioner.cli.host:group", "Read a GPU host; hold it against a cell."),
     "fleet": ("provisioner.cli.fleet:group", "Move many hosts to a cell, in waves."),
     "doctor": ("provisioner.cli.doctor:command", "Find what keeps torch.compile from working."),
+    "diff": ("provisioner.cli.facts_diff:command", "Compare two hosts by what can break."),
     "diagnose": ("provisioner.cli.diagnose:command", "Find the root causes in logs."),
     "matrix": ("provisioner.cli.matrix:group", "Show, check and audit what the tool knows."),
 }

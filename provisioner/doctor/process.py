@@ -69,9 +69,9 @@ def switched_off(seen: Seen) -> Outcome:
     return bad(
         "error" if seen.torch_label else "warn",
         named,
-        "Code runs eagerly, without a word: fullgraph=True notices TORCH_COMPILE_DISABLE from torch "
-        "2.12 on, TORCHDYNAMO_DISABLE never. Up to 2.7 any text in TORCH_COMPILE_DISABLE counts as "
-        "yes, 0 too.",
+        "Code runs eagerly, without a word: fullgraph=True notices TORCH_COMPILE_DISABLE from "
+        "torch 2.12 on, TORCHDYNAMO_DISABLE never. Up to 2.7 any text in the former counts as yes, "
+        "0 too.",
         "Unset it where the code runs.",
         "unset " + " ".join(off),
         source=("torch/_dynamo/config.py, torch/__init__.py",),
