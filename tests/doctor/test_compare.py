@@ -36,7 +36,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "environment.compilers.cxx.problem",
-        "unknown",
+        "breaks",
         {"environment.compilers.cxx.problem": "fails"},
     ),
     ("environment.cache.noexec", "breaks", {"environment.cache.noexec": True}),
