@@ -108,7 +108,8 @@ def _cause_lines(number: int, cause: Cause, *, several: bool) -> list[str]:
         place = f"{line.log}:{line.number}" if several else f"line {line.number}"
         lines += _quoted(place, line.text)
     lines += wrap(cause.remedy, "   ", "   Remedy: ")
-    return [*lines, *(f"     {command}" for command in cause.commands)]
+    lines += [f"     {command}" for command in cause.commands]
+    return [*lines, f"   See docs/claims.md#{cause.claim}"] if cause.claim else lines
 
 
 def _quoted(place: str, text: str) -> list[str]:

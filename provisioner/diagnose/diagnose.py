@@ -131,6 +131,7 @@ def _cause(
         commands=((*advice.commands, *about.commands) if advice else about.commands),
         lines=tuple(lines.values())[:MAX_LINES],
         rules=tuple(dict.fromkeys(vote.rule for vote in best)),
+        claim=about.claim,
     )
 
 

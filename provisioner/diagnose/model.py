@@ -50,7 +50,10 @@ class Rule(_Struct, frozen=True, kw_only=True, rename={"cls": "class"}):
 
 
 class CauseClass(_Struct, frozen=True, kw_only=True):
-    """A word of the vocabulary. `over`: its consequences, which stand behind it."""
+    """A word of the vocabulary. `over`: its consequences, which stand behind it.
+
+    `claim`: the anchor of docs/claims.md for what is often said of it.
+    """
 
     kind: str
     meaning: str
@@ -58,6 +61,7 @@ class CauseClass(_Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
+    claim: str | None = None
 
 
 class FactPattern(_Struct, frozen=True, kw_only=True):
@@ -137,6 +141,7 @@ class Cause(_Struct, frozen=True, kw_only=True, rename={"cls": "class"}):
     commands: tuple[str, ...]
     lines: tuple[Line, ...]
     rules: tuple[str, ...]
+    claim: str | None = None
 
 
 class Diagnosis(_Struct, frozen=True, kw_only=True):
