@@ -99,7 +99,7 @@ def headers(seen: Seen) -> Outcome:
     old = seen.torch is not None and not versions.at_least(seen.torch, "2.3")
     spared = old and seen.cuda is None
     return bad(
-        "note" if spared else "error",
+        "note" if spared else "error" if seen.torch_label else "warn",
         f"no usable Python.h ({lies.problem}); it would be in {lies.expected}",
         "triton needs it, and from torch 2.3 on Inductor's CPU kernels do.",
         "Install the headers of this Python series. A virtual environment takes those of the "
