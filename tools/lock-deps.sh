@@ -9,3 +9,5 @@ common="--no-config --universal --python-version 3.10 --generate-hashes --no-hea
 env -u PIP_CONFIG_FILE -u PIP_FIND_LINKS "$uv" pip compile $common pyproject.toml --extra uv --group build -o requirements/run.txt
 # shellcheck disable=SC2086
 env -u PIP_CONFIG_FILE -u PIP_FIND_LINKS "$uv" pip compile $common pyproject.toml --extra uv --group build --group dev -c requirements/run.txt -o requirements/dev.txt
+# shellcheck disable=SC2086
+env -u PIP_CONFIG_FILE -u PIP_FIND_LINKS "$uv" pip compile $common --group host -c requirements/run.txt -o provisioner/host/requirements.txt

@@ -45,6 +45,33 @@ def facts(out: Output) -> int:
     return int(Exit.DONE)
 
 
+@group.command("tool")
+@click.option("--out", "folder", type=_PATH, metavar="DIR", help="Default: the user's cache.")
+@common_options
+def tool(folder: Path | None, out: Output) -> int:
+    """Write what a host needs to build environments itself: a wheel and a lock with hashes.
+
+    They lie in a folder named by their digest. The role torch_env brings them to hosts.
+    """
+    from provisioner.host.tool import PYTHONS, TOOL_SCHEMA, write_tool
+
+    made = write_tool(None if folder is None else folder.absolute())
+    if out.json:
+        out.result(
+            {
+                "schema": TOOL_SCHEMA,
+                "digest": made.digest,
+                "wheel": str(made.wheel),
+                "lock": str(made.lock),
+                "pythons": PYTHONS,
+            }
+        )
+    else:
+        out.line(f"{made.wheel}")
+        out.line(f"{made.lock}")
+    return int(Exit.DONE)
+
+
 @group.command("gate")
 @click.option("--cell", required=True, metavar="CELL", help="The rendered cell.")
 @click.option(
