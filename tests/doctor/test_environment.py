@@ -257,7 +257,7 @@ def put_torch(folder: Path, version: str, body: str = "") -> Path:
 def test_two_torches_and_one_that_dies(tmp_path: Path) -> None:
     one = put_torch(tmp_path / "a", "2.0.1+cu118", "import os; os.abort()\n")
     two = put_torch(tmp_path / "b", "2.6.0")
-    facts = told(PYTHONPATH=f"{one}:{two}", CXX="no-such-compiler")
+    facts = told(PYTHONPATH=f"{one}:{two}", PATH="/nonexistent")
     assert facts["torch"]["version"] == "2.0.1+cu118"
     assert [place["path"] for place in facts["torch"]["places"]] == [str(one), str(two)]
     assert facts["imported"] == {"died": "killed by signal 6"}
