@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CREATE_SCHEMA = "provision.env-create/1"
 CHECK_SCHEMA = "provision.env-check/1"
+PACK_SCHEMA = "provision.env-pack-run/1"
 ROLLBACK_SCHEMA = "provision.env-rollback/1"
 _PATH = click.Path(path_type=Path)
 _PREFIX = click.option(
@@ -146,6 +147,41 @@ def manifest(prefix: Path) -> int:
     from provisioner.env.manifest import manifest_of
 
     click.echo(manifest_of(prefix.resolve()), nl=False)
+    return int(Exit.DONE)
+
+
+@group.command("pack")
+@click.argument("prefix", type=_PATH)
+@click.option(
+    "--out", "target", type=_PATH, required=True, metavar="FILE", help="A .tar or .tar.gz."
+)
+@common_options
+def pack(prefix: Path, target: Path, out: Output) -> int:
+    """Pack PREFIX whole, for a host whose own Python is too old for provision.
+
+    It is proved first, and goes to the same path there. The same environment gives the same bytes.
+
+    \b
+    provision env pack /opt/torch --out torch.tar
+    tar -xOf torch.tar unpack.py | python3 - torch.tar --sha256 DIGEST   # there
+    """
+    from provisioner.env.check import cell_of
+    from provisioner.env.pack import pack_env
+    from provisioner.matrix.load import load_matrix
+
+    cell = cell_of(prefix.resolve())
+    systems = {system.id: system.glibc for system in load_matrix().matrix.operating_systems}
+    packed = pack_env(prefix.absolute(), target, systems.get(cell.os) if cell else None)
+    if out.json:
+        told = {"cell": packed.cell, "prefix": str(packed.prefix), "link": str(packed.link)}
+        sizes = {"files": packed.files, "bytes": packed.size, "sha256": packed.sha256}
+        out.result({"schema": PACK_SCHEMA, "file": str(target), **told, **sizes})
+        return int(Exit.DONE)
+    out.line(f"{target}: {packed.cell}, {packed.files} files, {packed.size >> 20} MiB.")
+    out.line(f"sha256 {packed.sha256}")
+    out.line(f"On the host, as a user who may write {packed.link.parent}:")
+    out.line(f"  tar -xOf {target.name} unpack.py | python3 - {target.name} --sha256 \\")
+    out.line(f"    {packed.sha256}")
     return int(Exit.DONE)
 
 

@@ -27,6 +27,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     variant: str
     device: Literal["cuda", "cpu"]
     python: str
+    os: str
     arch: str
     python_from: Literal["conda", "base"]
     requirements: tuple[str, ...]
