@@ -132,13 +132,15 @@ def _check_usage(how: _How, out: Output) -> None:
 
 
 def _look(how: _How, settings: Settings) -> Seen:
-    from provisioner.cli.host import cell_named
     from provisioner.doctor.facts import facts_from, read_facts
     from provisioner.doctor.seen import Seen
-    from provisioner.matrix.hosts import host_facts
     from provisioner.matrix.index import index_of
 
-    cell = None if how.cell is None else cell_named(how.root, how.cell)
+    cell = None
+    if how.cell is not None:
+        from provisioner.cli.host import cell_named
+
+        cell = cell_named(how.root, how.cell)
     if how.source is not None:
         raw, name = _read(how.source)
         facts = read_facts(raw, name)
@@ -147,7 +149,7 @@ def _look(how: _How, settings: Settings) -> Seen:
         if how.record is not None:
             _keep(how.record, plain)
         facts = facts_from(plain)
-    return Seen(facts, index_of(settings.open().matrix), host_facts(), cell)
+    return Seen(facts, index_of(settings.open().matrix), cell)
 
 
 def _collect(how: _How) -> dict[str, Any]:

@@ -7,9 +7,7 @@ import shlex
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from provisioner.host.gate import system_of
 from provisioner.matrix import versions
-from provisioner.matrix.hosts import driver_choice
 
 if TYPE_CHECKING:
     from provisioner.doctor.facts import Compilers, CudaCall, Environment, Facts, Imported, NvmlCall
@@ -30,12 +28,9 @@ class SeenGpu(NamedTuple):
 class Seen:
     """Everything that a check may look at. `cell` is what the environment is to be, if told."""
 
-    def __init__(
-        self, facts: Facts, index: MatrixIndex, hosts: HostFacts, cell: Cell | None = None
-    ) -> None:
+    def __init__(self, facts: Facts, index: MatrixIndex, cell: Cell | None = None) -> None:
         self.facts = facts
         self.index = index
-        self.hosts = hosts
         self.cell = cell
 
     # --- the environment ---
@@ -185,13 +180,24 @@ class Seen:
         return bool(self.facts.container)
 
     @cached_property
+    def hosts(self) -> HostFacts:
+        """The shipped facts about systems, which only remedies ask for."""
+        from provisioner.matrix.hosts import host_facts
+
+        return host_facts()
+
+    @cached_property
     def system(self) -> OperatingSystem | None:
+        from provisioner.host.gate import system_of
+
         return system_of(self.facts, self.index, self.hosts)
 
     def newer_driver(self, floor: str) -> tuple[str, ...]:
         """Commands that bring a driver of at least `floor` which knows the GPUs; () if unknown."""
         if self.system is None or self.facts.wsl:
             return ()
+        from provisioner.matrix.hosts import driver_choice
+
         for number in self.index.matrix.defaults.driver_branches:
             fact = next((b for b in self.index.branches if b.branch == number), None)
             if fact is None or fact.latest is None or not versions.at_least(fact.latest, floor):

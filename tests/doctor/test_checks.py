@@ -1,6 +1,7 @@
 """Every check by table: a condition in which it fails, one in which it passes."""
 
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -16,13 +17,12 @@ from provisioner.doctor.model import Result
 from provisioner.doctor.registry import CHECKS, examine
 from provisioner.doctor.seen import Seen
 from provisioner.errors import UsageError
-from provisioner.matrix.hosts import host_facts
 from provisioner.matrix.index import index_of
 
 
 def seen(facts: dict[str, Any], cell: dict[str, str] | None = None) -> Seen:
     found = None if cell is None else cell_of(**cell)[0]
-    return Seen(facts_from(facts), index_of(shipped()), host_facts(), found)
+    return Seen(facts_from(facts), index_of(shipped()), found)
 
 
 def result_of(condition: Condition) -> Result:
@@ -178,3 +178,9 @@ def test_a_plain_record_of_the_host_reader_is_enough(tmp_path: Path) -> None:
     assert found["driver.loaded"].status == "pass"
     assert found["host.upgrades"].severity == "warn"
     assert found["cache.noexec"].status == "unknown"
+
+
+def test_the_manual_lists_every_check() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `[a-z]+\.[a-z-]+` \|.*\|$", text, re.MULTILINE)
+    assert rows == [f"| `{check.id}` | {check.title} |" for check in CHECKS]
