@@ -170,9 +170,11 @@ class Seen:
         """Whether there is an NVIDIA GPU; None when neither bus nor driver tells."""
         if self.gpus:
             return True
-        if self.env is not None and self.env.devices:
+        nodes = self.env.devices if self.env is not None else None
+        # /dev/dxg stands for whatever GPU Windows has, and WSL shows none on the bus.
+        if any(node.path != "/dev/dxg" for node in nodes or ()):
             return True
-        return None if self.facts.pci is None else False
+        return None if self.facts.pci is None or self.facts.wsl else False
 
     @cached_property
     def inside(self) -> bool:

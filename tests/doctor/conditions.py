@@ -428,6 +428,19 @@ CONDITIONS: list[Condition] = [
         "skip",
         {**CPU, "pci": [], "gpus": [], E + "nvml": None, E + "driver": None, E + "devices": []},
     ),
+    other(
+        "packages.cpu-build",
+        "unknown",
+        {
+            **CPU,
+            "pci": [],
+            "gpus": [],
+            E + "nvml": None,
+            E + "driver": None,
+            "wsl": True,
+            E + "devices": [{"path": "/dev/dxg", "usable": True}],
+        },
+    ),
     passes("packages.numpy", {}),
     fails("packages.numpy", "error")(
         {E + "distributions": [dist("torch", "2.0.1+cu118"), dist("numpy", "2.2.6")]}
