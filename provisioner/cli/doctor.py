@@ -84,13 +84,13 @@ def command(settings: Settings, out: Output, **options: Any) -> int:
     from provisioner.doctor.registry import check_names, examine
 
     check_names(names)
-    seen = _look(how, settings)
+    seen = _look(how, settings, out)
     results = examine(seen, names)
     fixes: list[Fix] = []
     if how.fix:
         fixes = _fix(results, how, out)
         if any(fix.state == "done" for fix in fixes):
-            seen = _look(how, settings)
+            seen = _look(how, settings, out)
             results = examine(seen, names)
     return _show(seen, results, fixes, how, out)
 
@@ -131,7 +131,7 @@ def _check_usage(how: _How, out: Output) -> None:
 # --- the facts ---
 
 
-def _look(how: _How, settings: Settings) -> Seen:
+def _look(how: _How, settings: Settings, out: Output) -> Seen:
     from provisioner.doctor.facts import facts_from, read_facts
     from provisioner.doctor.seen import Seen
     from provisioner.matrix.index import index_of
@@ -145,18 +145,26 @@ def _look(how: _How, settings: Settings) -> Seen:
         raw, name = _read(how.source)
         facts = read_facts(raw, name)
     else:
-        plain = _collect(how)
+        plain = _collect(how, out)
         if how.record is not None:
             _keep(how.record, plain)
         facts = facts_from(plain)
     return Seen(facts, index_of(settings.open().matrix), cell)
 
 
-def _collect(how: _How) -> dict[str, Any]:
+def _collect(how: _How, out: Output) -> dict[str, Any]:
     from provisioner.doctor.collect import collect_here, collect_image
 
     if how.image is None:
-        return collect_here(_interpreter(how), os.environ)
+        python = _interpreter(how)
+        try:
+            return collect_here(python, os.environ)
+        except OutsideError as error:
+            if how.python is not None or how.prefix is not None:
+                raise
+            # The host can still be looked at: its own python3 may be too old to ask.
+            out.note(f"{error.message.splitlines()[0]} Only the host is looked at.")
+            return collect_here(None, os.environ)
     from provisioner.build.engine import connect, find_client
 
     engine = connect(find_client(os.environ), os.environ)

@@ -90,6 +90,21 @@ def test_two_torches_are_found_and_one_that_dies(tmp_path: Path) -> None:
     assert found["answers"]["packages.import"]["evidence"] == "import torch: killed by signal 6"
 
 
+def test_a_host_whose_python_is_too_old_to_ask_is_still_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    old = tmp_path / "bin" / "python"
+    old.write_text("#!/bin/sh\necho SyntaxError: future feature annotations >&2; exit 1\n")
+    old.chmod(0o755)
+    done = invoke("--json", environ={"VIRTUAL_ENV": str(tmp_path)})
+    assert done.exception is None, done.exception
+    told = json.loads(done.stdout)
+    assert told["judged"]["python"] is None
+    assert told["judged"]["os"]
+    assert done.return_value in (0, 1), "as the host that runs the tests is"
+    done = invoke(environ={"VIRTUAL_ENV": str(tmp_path)})
+    assert "Only the host is looked at." in done.stderr
+
+
 def test_a_record_made_here_is_read_anywhere(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     first = here("--record", str(record))
