@@ -40,13 +40,19 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build. `arguments` are build arguments, `secrets` maps ids to files."""
+    """How to build. `arguments` are build arguments, `secrets` maps ids to files.
+
+    `reports` is the folder that gets build/<cell>/report.json (None: the root of the build);
+    `target` is a stage to end with.
+    """
 
     tag: str | None = None
     no_cache: bool = False
     network: str | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
+    reports: Path | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,14 +120,14 @@ def build_image(
     """Builds the image of `cell` (its plain values, as in spec.json) and returns what came out.
 
     `say` gets each line of the builder, and whether it is a short one for everybody. The report
-    is copied to build/<cell>/report.json below `root`. Raises FindingError when the verification
-    fails, OutsideError for everything else that stops the build.
+    is copied to build/<cell>/report.json below `root`, or where the options say. Raises
+    FindingError when the verification fails, OutsideError for everything else that stops it.
     """
     name = str(checked("name", str(cell["name"]), "the name of the cell"))
     tag = options.tag or image_tag(name)
     command = build_command(engine, root, cell, tag, options)
     started = time.monotonic()
-    progress, status = _run(engine, command, say)
+    progress, status = run_builder(engine, command, say)
     if status != 0:
         raise failure(progress, name, status)
     image = engine.api.images.get(tag)
@@ -133,7 +139,7 @@ def build_image(
         size_bytes=int(image.attrs["Size"]),
         seconds=time.monotonic() - started,
         report=json.loads(report),
-        report_path=_keep(root / "build" / name, report),
+        report_path=_keep((options.reports or root) / "build" / name, report),
     )
 
 
@@ -175,6 +181,8 @@ def build_command(
         words += ["--platform", PLATFORMS[str(cell["arch"])]]
     if options.no_cache:
         words.append("--no-cache")
+    if options.target:
+        words += ["--target", options.target]
     if options.network:
         words += ["--network", options.network]
     for key, value in sorted(options.arguments.items()):
@@ -184,9 +192,10 @@ def build_command(
     return [*words, str(root)]
 
 
-def _run(
+def run_builder(
     engine: Engine, command: list[str], say: Callable[[str, bool], None]
 ) -> tuple[Progress, int]:
+    """Runs the client and returns what it said and its exit status; it ends with this process."""
     progress = Progress()
     with subprocess.Popen(
         command,

@@ -36,13 +36,19 @@ _SHOWN = 5
 @click.option("--network", metavar="MODE", help="Network of the build steps, such as host or none.")
 @click.option("--base-image", metavar="IMAGE", help="Build on this image, by digest for example.")
 @click.option("--edited", is_flag=True, help="Build files that were edited by hand, too.")
+@click.option(
+    "--bundle",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Build from this bundle, without a network (see provision bundle).",
+)
 @click.option("--locked", is_flag=True, help="Stop where the render or the lock is missing.")
 @click.option(
     "--out",
     "root",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="The folder of docker/ and lockfiles/ (default: this one).",
+    help="The folder of docker/ and lockfiles/, and of the report (default: this one).",
 )
 @cell_options
 @common_options
@@ -61,7 +67,9 @@ def command(settings: Settings, out: Output, cell: str | None, root: Path, **how
     from provisioner.build import image
     from provisioner.build.engine import connect, find_client
 
-    secrets = _pairs(how["secrets"])
+    if how["bundle"] is not None:
+        return _from_bundle(how["bundle"], cell, root, settings, how, out)
+    secrets = secret_files(how["secrets"])
     image.check_secrets(secrets)
     wanted = _named(root, cell) if cell is not None else _selected(settings, root, out)
     if wanted is None:
@@ -83,8 +91,55 @@ def command(settings: Settings, out: Output, cell: str | None, root: Path, **how
         secrets=secrets,
     )
     out.note(f"Building {name} with {engine.client.path}, engine {engine.version}.")
-    built = image.build_image(engine, root, wanted.cell, options, _speaker(out))
+    built = image.build_image(engine, root, wanted.cell, options, speaker(out))
     _show(built, out, name)
+    return int(Exit.DONE)
+
+
+def _from_bundle(
+    folder: Path,
+    name: str | None,
+    root: Path,
+    settings: Settings,
+    how: Mapping[str, Any],
+    out: Output,
+) -> int:
+    """Build with what a bundle holds and nothing else; the report is left below `root`."""
+    from provisioner.build import image
+    from provisioner.build.engine import connect, find_client
+    from provisioner.bundle.images import load_image
+    from provisioner.bundle.model import read_bundle
+    from provisioner.bundle.use import FOR_BUILD, open_bundle
+    from provisioner.cli.settings import Source
+    from provisioner.lock.halves import read_cell
+
+    line = [each for each in settings.chosen.values() if each.source == Source.COMMAND_LINE]
+    if line or any(how[option] for option in ("secrets", "network", "base_image", "locked")):
+        raise UsageError(
+            "bundle.alone",
+            "--bundle takes everything from the bundle, the cell too: no secret, network, mirror, "
+            "base image or option of a cell goes with it.",
+        )
+    name = name or read_bundle(folder).cell
+    out.note(f"Checking the bundle in {folder}.")
+    bundle = open_bundle(folder, name, FOR_BUILD)
+    if not bundle.images:
+        raise FindingError(
+            "bundle.no-image",
+            f"{folder} was gathered with --no-image: it has nothing to build on.",
+            next_step=f"Gather it again without that option: provision bundle {name} --out DIR",
+        )
+    cell = read_cell(folder, name).cell
+    engine = connect(find_client(os.environ), os.environ)
+    image.check_room(engine, cell["device"])
+    for each in bundle.images:
+        if load_image(engine, folder, each):
+            out.note(f"Loaded {each.name}.")
+    options = image.BuildOptions(
+        tag=how["tag"], no_cache=how["no_cache"], network="none", reports=root
+    )
+    out.note(f"Building {name} with {engine.client.path}, engine {engine.version}.")
+    _show(image.build_image(engine, folder, cell, options, speaker(out)), out, name)
     return int(Exit.DONE)
 
 
@@ -95,7 +150,8 @@ class _Wanted(NamedTuple):
     resolution: Resolution | None
 
 
-def _pairs(words: tuple[str, ...]) -> dict[str, Path]:
+def secret_files(words: tuple[str, ...]) -> dict[str, Path]:
+    """Returns id -> file of `--secret ID=FILE`; raises UsageError."""
     pairs: dict[str, Path] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -249,8 +305,8 @@ def build_arguments(
     return arguments
 
 
-def _speaker(out: Output) -> Callable[[str, bool], None]:
-    """Short lines for everybody; every line of the builder with -v."""
+def speaker(out: Output) -> Callable[[str, bool], None]:
+    """Prints lines of the builder: short ones for everybody, every one with -v."""
 
     def say(line: str, short: bool) -> None:
         if out.json or short == bool(out.verbose):

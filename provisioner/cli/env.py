@@ -40,6 +40,12 @@ def group() -> None:
 @click.option("--torch-index", metavar="URL", help="A mirror of the torch family's index.")
 @click.option("--wheels", type=_PATH, metavar="DIR", help="Take all wheels from this folder.")
 @click.option(
+    "--bundle",
+    type=_PATH,
+    metavar="DIR",
+    help="Take everything from this bundle, the locks too, and ask no network.",
+)
+@click.option(
     "--mirror",
     "mirrors",
     multiple=True,
@@ -49,7 +55,7 @@ def group() -> None:
 )
 @click.option("--offline", is_flag=True, help="Conda packages from caches and folders alone.")
 @click.option("--replace", is_flag=True, help="Take the place of what is not ours; it is kept.")
-@click.option("--out", "root", type=_PATH, default=Path(), help="The folder of lockfiles/.")
+@click.option("--out", "root", type=_PATH, help="The folder of lockfiles/ (default: this one).")
 @common_options
 def create(cell: str, prefix: Path, out: Output, **options: Any) -> int:
     """Build the environment of CELL from its locks, beside the one that is there.
@@ -63,9 +69,13 @@ def create(cell: str, prefix: Path, out: Output, **options: Any) -> int:
     from provisioner.env.create import CreateOptions, create_env
     from provisioner.render.recovery import refuse_interrupted
 
-    root: Path = options.pop("root")
-    options["environ"] = {**os.environ, **_mirror_variables(options.pop("mirrors"))}
+    bundle: Path | None = options.pop("bundle")
+    root: Path = options.pop("root") or bundle or Path()
+    mirrors = options.pop("mirrors")
+    options["environ"] = {**os.environ, **_mirror_variables(mirrors)}
     refuse_interrupted(root)
+    if bundle is not None:
+        _take_bundle(bundle.absolute(), cell, root, options, mirrors, out)
     made = create_env(
         cell,
         prefix.absolute(),
@@ -183,6 +193,32 @@ def pack(prefix: Path, target: Path, out: Output) -> int:
     out.line(f"  tar -xOf {target.name} unpack.py | python3 - {target.name} --sha256 \\")
     out.line(f"    {packed.sha256}")
     return int(Exit.DONE)
+
+
+def _take_bundle(
+    bundle: Path,
+    cell: str,
+    root: Path,
+    options: dict[str, Any],
+    mirrors: tuple[str, ...],
+    out: Output,
+) -> None:
+    """Points the options at a bundle that is whole, of this cell, and of the lock below `root`."""
+    from provisioner.bundle.use import FOR_ENV, offline_environ, open_bundle, require_same_lock
+    from provisioner.errors import UsageError
+
+    if options["wheels"] or options["torch_index"] or mirrors:
+        raise UsageError(
+            "bundle.alone",
+            "--bundle takes everything from the bundle: no --wheels, --torch-index or --mirror "
+            "goes with it.",
+        )
+    out.note(f"Checking the bundle in {bundle}.")
+    found = open_bundle(bundle, cell, FOR_ENV)
+    require_same_lock(bundle, found, root)
+    options["wheels"] = bundle / "wheels"
+    options["offline"] = True
+    options["environ"] = offline_environ(bundle, options["environ"])
 
 
 def _mirror_variables(pairs: tuple[str, ...]) -> dict[str, str]:

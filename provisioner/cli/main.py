@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("provisioner.cli.verify:command", "Prove that torch.compile works somewhere."),
     "cache": ("provisioner.cli.cache:group", "Find and remove damaged compile-cache entries."),
     "sbom": ("provisioner.cli.sbom:command", "Print the bill of materials of a locked cell."),
+    "bundle": ("provisioner.cli.bundle:command", "Gather all of a cell for a place without net."),
     "env": ("provisioner.cli.env:group", "Create, check, roll back environments on this machine."),
     "host": ("provisioner.cli.host:group", "Read a GPU host; hold it against a cell."),
     "fleet": ("provisioner.cli.fleet:group", "Move many hosts to a cell, in waves."),

@@ -86,11 +86,18 @@ class Client:
             raise failures.of_status(answer.status, answer.url, what)
         return answer
 
-    def stream(self, url: str, what: str) -> Iterator[bytes]:
-        """Yields the body of a file of any size in pieces; raises OutsideError."""
+    def stream(
+        self, url: str, what: str, headers: Mapping[str, str] | None = None
+    ) -> Iterator[bytes]:
+        """Yields the body of a file of any size in pieces; raises OutsideError.
+
+        `headers` go to the host of the address alone, never along with a redirect to another one.
+        """
+        host = urlsplit(url).netloc
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                response = self._send(url, {"Accept-Encoding": "identity"})
+                more = headers if headers and urlsplit(url).netloc == host else {}
+                response = self._send(url, {"Accept-Encoding": "identity", **more})
                 place = response.headers.get("Location")
                 if response.status not in _REDIRECTS or place is None:
                     break

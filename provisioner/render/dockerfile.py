@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provisioner.render.fileset import RenderedFile
 from provisioner.render.quote import Safe, all_checked, checked, label_json
@@ -35,18 +35,31 @@ _SEEN = tuple(map(Safe, ("expect.json", "guard.py", "probe.py", "provision-verif
 _SEEN_BY_BUILDER = tuple(map(Safe, ("conda-install.py", "conda-install.txt")))
 
 
-def emit(context: CellContext) -> list[RenderedFile]:
-    """Returns the Dockerfile and the files beside it, except the specs."""
+class BundledImages(NamedTuple):
+    """What a bundle's images are called: the stage `base`, and the builder of a conda cell."""
+
+    base: str
+    builder: str | None = None
+
+
+def emit(context: CellContext, bundled: BundledImages | None = None) -> list[RenderedFile]:
+    """Returns the Dockerfile and the files beside it, except the specs.
+
+    With `bundled` it builds inside a bundle without a network: the stage `base` is an image that
+    was made before, wheels and conda packages are mounted from the context.
+    """
     conda = context.cell.python_from == "conda"
     made_by = {"made_by": context.made_by}
     seen = made_by | {
         "docker": context.docker,
         "locks": context.locks,
         "files": _SEEN + (_SEEN_BY_BUILDER if conda else ()),
+        "bundle": bundled is not None,
+        "conda": conda,
     }
     eager = made_by | {"eager": not context.cell.compile}
     files = [
-        _file(context, "Dockerfile", fill("Dockerfile.j2", template_values(context))),
+        _file(context, "Dockerfile", fill("Dockerfile.j2", template_values(context, bundled))),
         _file(context, "Dockerfile.dockerignore", fill("dockerignore.j2", seen)),
         _file(context, "provision-verify", fill("provision-verify.j2", eager), mode=0o755),
         _file(context, "probe.py", _copy(_PROBE)),
@@ -92,7 +105,7 @@ def _copy(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def template_values(context: CellContext) -> dict[str, Any]:
+def template_values(context: CellContext, bundled: BundledImages | None = None) -> dict[str, Any]:
     """Returns everything that the Dockerfile template names."""
     cell = context.cell
     conda = cell.python_from == "conda"
@@ -104,8 +117,8 @@ def template_values(context: CellContext) -> dict[str, Any]:
         "docker": context.docker,
         "locks": context.locks,
         "title": _title(context),
-        "base_image": _image(context, cell.base_image),
-        "builder_image": _image(context, context.matrix.defaults.builder_image),
+        "bundle": bundled is not None,
+        **_images(context, bundled),
         "machine": checked("name", cell.arch, "the architecture"),
         "platform": Safe(PLATFORMS[cell.arch]),
         "lock_files": locks,
@@ -154,6 +167,16 @@ def _image(context: CellContext, reference: str) -> Safe:
     if mirror is None:
         return checked("image", reference, "an image")
     return at_registry(mirror, reference)
+
+
+def _images(context: CellContext, bundled: BundledImages | None) -> dict[str, Safe]:
+    base, builder = context.cell.base_image, context.matrix.defaults.builder_image
+    if bundled is None:
+        return {"base_image": _image(context, base), "builder_image": _image(context, builder)}
+    return {
+        "base_image": checked("image", bundled.base, "the base of the bundle"),
+        "builder_image": checked("image", bundled.builder or builder, "the builder of the bundle"),
+    }
 
 
 def _packages(context: CellContext) -> tuple[Safe, ...]:
