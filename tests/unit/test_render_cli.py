@@ -38,7 +38,7 @@ def test_a_cell_is_written_and_the_next_command_named(render: Shell) -> None:
     assert render("--cuda", "11.8") == 0
     assert render.files() == FILES
     assert render.out.startswith(f"{DEFAULT}\n")
-    assert "13 created, 0 updated, 0 unchanged, 0 pruned" in render.out
+    assert "14 created, 0 updated, 0 unchanged, 0 pruned" in render.out
     assert f"Next: provision lock {DEFAULT}" in render.out
     assert (render.root / f"docker/{DEFAULT}/provision-verify").stat().st_mode & 0o777 == 0o755
 
