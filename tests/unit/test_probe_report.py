@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import yaml
 from probe_facts import Seen, compiler, cpu_cell, cuda_cell, folder
+from support.pythons import interpreter
 
 from provisioner.errors import Exit, FindingError, OutsideError
 from provisioner.verify import probe, report
@@ -191,18 +192,6 @@ def run_probe(python: str, *arguments: str, **env: str) -> subprocess.CompletedP
         env={"PATH": os.environ["PATH"]} | env,
         check=False,
     )
-
-
-def interpreter(name: str) -> str | None:
-    """A Python of this name that starts, on PATH or among those of pyenv."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
-    for candidate in [name, *sorted(map(str, pyenv.glob(f"versions/*/bin/{name}")))]:
-        try:
-            subprocess.run([candidate, "-c", ""], capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return candidate
-    return None
 
 
 @pytest.mark.parametrize("minor", range(8, 16))

@@ -7,13 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from support.engine import PROJECT
 from support.needs import UnavailableError
+from support.pythons import has_headers, interpreter
 from support.wheelhouse import TORCH_CPU, fetch_torch_cpu
 
 from provisioner.verify import probe
@@ -22,57 +25,129 @@ VENVS = PROJECT / ".cache" / "venvs"
 PROBE = Path(probe.__file__)
 # Variables that would change what a run of the probe finds.
 CLEARED = (*probe.WATCHED, *probe.WATCHED_NAMES, "PYTHON", "ATEN_")
+# Saves the vector-unit probes and the precompiled header where they are not what is tested.
+NO_PROBES = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+QUICK = NO_PROBES | {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 KEPT = ("HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH")
 
 
-def make_environment() -> Path:
-    """Return the interpreter of a venv with torch 2.13.0 for the CPU and numpy.
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """A build of torch that tests judge, and what an environment around it holds.
+
+    `local` is its `__version__`, `cuda` the CUDA that it was built for, `other_torchvision` one
+    that was built for another torch. Without `requirements` the CPU wheel of the tests is taken.
+    """
+
+    torch: str
+    local: str
+    cuda: str | None
+    python: str
+    requirements: tuple[str, ...] = ()
+    other_torchvision: str
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Its first two numbers."""
+        return probe.release(self.torch)
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """What a rendered cell would promise of it."""
+        return {
+            "name": f"torch{self.torch}-of-the-tests",
+            "torch": self.torch,
+            "local_version": self.local,
+            "cuda": self.cuda,
+            "python": self.python,
+            "compile": self.release >= (2, 0),
+            "device": "cuda" if self.cuda else "cpu",
+            "torchvision": None,
+            "torchaudio": None,
+        }
+
+
+_OLD = ("numpy<2", "setuptools<70")
+_LATER = ("numpy", "setuptools<81")
+
+
+def _built(torch: str, cuda: str, python: str, requirements: tuple[str, ...], other: str) -> Build:
+    local = f"{torch}+cu{cuda.replace('.', '')}"
+    return Build(
+        torch=torch,
+        local=local,
+        cuda=cuda,
+        python=python,
+        requirements=requirements,
+        other_torchvision=other,
+    )
+
+
+BUILDS = {
+    build.torch: build
+    for build in (
+        Build(
+            torch=TORCH_CPU,
+            local=f"{TORCH_CPU}+cpu",
+            cuda=None,
+            python="3.11",
+            other_torchvision="0.27.1",
+        ),
+        _built("1.13.1", "11.7", "3.9", _OLD, "0.15.2"),
+        _built("2.0.1", "11.7", "3.9", _OLD, "0.16.2"),
+        _built("2.1.2", "12.1", "3.10", _OLD, "0.15.2"),
+        _built("2.4.1", "12.1", "3.11", _LATER, "0.18.1"),
+        _built("2.6.0", "12.4", "3.12", _LATER, "0.20.1"),
+        _built("2.15.0", "13.0", "3.13", ("numpy",), "0.28.0"),
+    )
+}
+"""The package index's own builds, but for the CPU wheel; all are judged on the CPU."""
+
+
+def make_environment(torch: str = TORCH_CPU) -> Path:
+    """Return the interpreter of a venv with a build of torch and numpy, without pip.
 
     Made once and kept; its name carries a hash of what is in it. Raises UnavailableError.
     """
-    python = _python_311()
-    wheel = fetch_torch_cpu(PROJECT / ".cache" / "wheelhouse")
-    content = f"{wheel.name} numpy {Path(python).resolve()}"
+    build = BUILDS[torch]
+    python = interpreter(f"python{build.python}")
+    if python is None or not has_headers(python):
+        raise UnavailableError(
+            f"no Python {build.python} with its headers (Python.h) is on this machine"
+        )
+    if build.requirements:
+        wanted = [f"torch=={torch}", *build.requirements]
+    else:
+        wanted = [str(fetch_torch_cpu(PROJECT / ".cache" / "wheelhouse")), "numpy"]
+    named = [Path(word).name for word in wanted]
+    content = " ".join([*named, str(Path(python).resolve())])
     key = hashlib.sha256(content.encode()).hexdigest()[:12]
-    folder = VENVS / f"torch{TORCH_CPU}-cpu-{key}"
+    folder = VENVS / f"torch{torch}-{'cuda' if build.cuda else 'cpu'}-{key}"
     VENVS.mkdir(parents=True, exist_ok=True)
     with (VENVS / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _install(python, folder, [str(wheel), "numpy"])
+            _run([python, "-m", "venv", "--without-pip", str(folder)], torch)
+            install(folder / "bin" / "python", wanted)
             (folder / "complete").touch()
     return folder / "bin" / "python"
 
 
-def _python_311() -> str:
-    """The wheel at hand is for Python 3.11; compiling needs that interpreter's headers."""
-    script = "import sys, sysconfig; print(sys.version_info[:2], sysconfig.get_path('include'))"
-    for candidate in (sys.executable, "python3.11", "/usr/bin/python3.11"):
-        try:
-            done = subprocess.run(
-                [candidate, "-c", script], capture_output=True, text=True, check=False
-            )
-        except OSError:
-            continue
-        version, _, include = done.stdout.strip().rpartition(" ")
-        if version == "(3, 11)" and Path(include, "Python.h").is_file():
-            return candidate
-    raise UnavailableError("no Python 3.11 with its headers (Python.h) is on this machine")
+def install(python: Path, requirements: Sequence[str], *options: str) -> None:
+    """Install into the environment of `python`, or elsewhere by `--target`."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    command = [uv, "pip", "install", "--quiet", "--no-cache", f"--python={python}", *options]
+    _run([*command, *requirements], " ".join(requirements))
 
 
-def _install(python: str, folder: Path, requirements: list[str]) -> None:
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", f"--python={folder}"]
-    for command in (
-        [python, "-m", "venv", "--without-pip", str(folder)],
-        [*pip, "install", "--quiet", "--no-cache-dir", "--no-compile", *requirements],
-    ):
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            last = (done.stderr.strip() or "no reason given").splitlines()[-1]
-            raise UnavailableError(f"a venv with torch {TORCH_CPU} cannot be made: {last}")
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        raise UnavailableError(f"an environment with {what} cannot be made: {last}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +176,7 @@ class TorchEnv:
 
     python: Path
     scratch: Path
+    build: Build = BUILDS[TORCH_CPU]
     site: Path = field(init=False)
     include: Path = field(init=False)
 
@@ -138,6 +214,14 @@ class TorchEnv:
             report=json.loads(report.read_text(encoding="utf-8")),
         )
 
+    def run(self, code: str, env: Mapping[str, str | None]) -> str:
+        """Run a piece of Python in this environment; what it prints."""
+        command = [str(self.python), "-c", code]
+        done = subprocess.run(
+            command, env=_environment(env), capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
     def start_up(self, name: str, code: str) -> dict[str, str | None]:
         """Variables that make every Python of the probe run `code` first, with `phase` set.
 
@@ -151,6 +235,15 @@ class TorchEnv:
         )
         (folder / "sitecustomize.py").write_text(head + code)
         return {"PYTHONPATH": str(folder)}
+
+
+@contextmanager
+def copy_of(torch: TorchEnv, scratch: Path) -> Iterator[TorchEnv]:
+    """Lend an environment of the same files, by hard links: add and remove files, change none."""
+    with tempfile.TemporaryDirectory(prefix="copy-", dir=VENVS) as folder:
+        other = Path(folder) / "env"
+        shutil.copytree(torch.python.parents[1], other, symlinks=True, copy_function=os.link)
+        yield TorchEnv(python=other / "bin" / "python", scratch=scratch, build=torch.build)
 
 
 def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
