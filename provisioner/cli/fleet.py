@@ -8,6 +8,7 @@ from provisioner.cli.lazy import LazyGroup
 
 COMMANDS = {
     "facts": ("provisioner.cli.fleet_facts:command", "Read hosts; say which can take a cell."),
+    "plan": ("provisioner.cli.fleet_plan:command", "Plan waves; write a file to review."),
 }
 
 

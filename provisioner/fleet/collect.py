@@ -58,7 +58,7 @@ s={'__name__':'facts'}
 exec(zlib.decompress(base64.b64decode('%s')),s)
 f=s['collect'](s['Host']())
 try:
-    f['provision']=json.load(open(sys.argv[1]+'/provision.fact'))
+    f['provision']=json.load(open(sys.argv[1]+'/provision_rollout.fact'))
 except FileNotFoundError:
     f['provision']=False
 except Exception:

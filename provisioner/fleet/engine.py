@@ -91,6 +91,8 @@ def _run(
     options = ["--extra-vars", f"@{variables}"]
     if job.vault_password_file:
         options += ["--vault-password-file", str(Path(job.vault_password_file).resolve())]
+    # The programs that the playbooks call on the controller lie beside our interpreter.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     own_checking = "ANSIBLE_HOST_KEY_CHECKING" in os.environ
 
     def keep(event: Mapping[str, Any]) -> bool:
@@ -103,7 +105,7 @@ def _run(
         inventory=[os.path.abspath(s) if "," not in s else s for s in job.inventory],  # noqa: PTH100
         cmdline=shlex.join(options),
         forks=job.forks,
-        envvars={**STRICT, **job.environ},
+        envvars={**STRICT, "PATH": path, **job.environ},
         quiet=True,
         host_cwd=os.getcwd(),  # noqa: PTH109 - the user's own ansible.cfg
         timeout=job.timeout_s,

@@ -46,7 +46,7 @@ _DRAINED = frozenset({"gpu.busy"})
 
 
 class HostState(msgspec.Struct, frozen=True, kw_only=True):
-    """What an earlier rollout left on a host (provision.fact); fields of others are passed over."""
+    """What an earlier rollout left on a host (provision_rollout.fact), as far as it counts."""
 
     cell: str | None = None
     state: str | None = None
