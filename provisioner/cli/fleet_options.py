@@ -49,6 +49,18 @@ def ansible_options(function: F) -> F:
     return function
 
 
+def inventory_options(function: F) -> F:
+    """Adds the inventory of a command that changes hosts; their number at once is the plan's."""
+    for option in (
+        click.option(
+            "-i", "--inventory", multiple=True, metavar="INVENTORY", help="As Ansible takes it."
+        ),
+        click.option("--vault-password-file", metavar="FILE", help="Passed to Ansible as it is."),
+    ):
+        function = option(function)
+    return function
+
+
 def wish_options(function: F) -> F:
     """Adds what is wanted beside the cell; the command gets `wish`."""
 

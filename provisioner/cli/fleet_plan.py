@@ -37,6 +37,7 @@ PLAN_RUN_SCHEMA = "provision.fleet-plan-run/1"
 @click.option("--facts-age", type=click.IntRange(1), help="Seconds that facts hold [86400].")
 @click.option("--fallback", metavar="CELL", help="Eager-only cell for hosts that cannot compile.")
 @click.option("--no-reboot", is_flag=True, help="Leave out hosts that would have to restart.")
+@click.option("--no-reports", is_flag=True, help="The site's own step leaves no compile report.")
 @click.option("--forks", type=click.IntRange(1, 1000), help="Hosts at the same time [10].")
 @wish_options
 @fleet_option
@@ -107,6 +108,7 @@ def _policy(root: Path, options: dict[str, Any]) -> Policy:
         on_compile_failure="fallback" if fallback else "stop",
         fallback=fallback,
         reboot=not options["no_reboot"],
+        reports=not options["no_reports"],
         **{name: value for name, value in given.items() if value is not None},
     )
 

@@ -57,12 +57,19 @@ import zlib,base64,json,sys
 s={'__name__':'facts'}
 exec(zlib.decompress(base64.b64decode('%s')),s)
 f=s['collect'](s['Host']())
-try:
-    f['provision']=json.load(open(sys.argv[1]+'/provision_rollout.fact'))
-except FileNotFoundError:
-    f['provision']=False
-except Exception:
-    f['provision']=None
+def fact(name):
+    try:
+        return json.load(open(sys.argv[1]+'/'+name))
+    except FileNotFoundError:
+        return False
+    except Exception:
+        return None
+p,o=fact('provision_rollout.fact'),fact('provision.fact')
+if p and o is not False and not (o and o.get('state')=='done' and o.get('cell')==p.get('cell')):
+    p['state']='changed'
+elif p is False and o and o.get('state')=='done':
+    p={'cell':o.get('cell'),'branch':o.get('branch'),'state':'none'}
+f['provision']=p
 print(json.dumps(f))
 """
 
@@ -70,7 +77,8 @@ print(json.dumps(f))
 def reader() -> str:
     """The fact reader as a program for `python3 -c`: nothing is left behind on the host.
 
-    It adds `provision`, the state that a rollout recorded: false where there is none.
+    It adds `provision`, the state that a rollout recorded: false where there is none. Where
+    gpu_host.yml, run by hand, recorded another cell since, the state is `changed`.
     """
     from provisioner.host import facts
 

@@ -95,8 +95,14 @@ def _run(
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     own_checking = "ANSIBLE_HOST_KEY_CHECKING" in os.environ
 
+    broken: list[BaseException] = []
+
     def keep(event: Mapping[str, Any]) -> bool:
-        on_event(event)
+        try:
+            if not broken:
+                on_event(event)
+        except BaseException as error:  # noqa: BLE001 - raised again below, once Ansible has ended
+            broken.append(error)
         return False  # nothing of it is written to disk
 
     runner = init_runner(
@@ -112,7 +118,7 @@ def _run(
         settings={"pexpect_timeout": 1},
         suppress_env_files=True,
         event_handler=keep,
-        cancel_callback=cancel,
+        cancel_callback=lambda: bool(broken) or cancel(),
     )
     if not own_checking and "ANSIBLE_HOST_KEY_CHECKING" not in job.environ:
         # ansible-runner would switch it off; it is the user's to say.
@@ -120,6 +126,8 @@ def _run(
     # With its own option for another program ansible-runner would send no events.
     runner.config.command[0] = str(binary)
     runner.run()
+    if broken:
+        raise broken[0]
     return Ended(
         status=runner.rc if runner.rc is not None else 254,
         canceled=runner.canceled,

@@ -34,7 +34,9 @@ class Policy(_Struct, frozen=True, kw_only=True):
     none. `max_unreachable` hosts in all may be set aside. `caps`: pattern of group names -> hosts
     of each such group that are worked on at the same time. `soak_s` is waited after each wave.
     `on_compile_failure`: stop counts it as a failure, fallback brings the host to `fallback`, a
-    cell that is declared eager-only. `forks` is how many hosts are worked on at the same time.
+    cell that is declared eager-only. `reports`: a host is done only with a compile report that
+    proves it; a site whose own step leaves none says false. `forks` is how many hosts are worked on
+    at the same time.
     """
 
     canary: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class Policy(_Struct, frozen=True, kw_only=True):
     on_compile_failure: Literal["stop", "fallback"] = "stop"
     fallback: str | None = None
     reboot: bool = True
+    reports: bool = True
     forks: _Positive = 10
 
 
