@@ -196,13 +196,14 @@ def _selected(settings: Settings, root: Path, out: Output) -> _Wanted | None:
         )
     import msgspec
 
+    from provisioner.cli.nearest import as_asked
     from provisioner.matrix.cell import Refusal
     from provisioner.matrix.resolve import resolve
     from provisioner.render.job import recorded_specs
 
     answer = resolve(settings.open().matrix, settings.request)
     if isinstance(answer, Refusal):
-        print_refusal(out, answer, "provision build")
+        print_refusal(out, as_asked(answer, settings), "provision build")
         return None
     recorded = recorded_specs(root)
     if answer.cell.name in recorded:

@@ -176,13 +176,14 @@ def _every(how: _How, settings: Settings, out: Output, *, alone: bool) -> int:
 def _resolved(settings: Settings, out: Output) -> tuple[Cell, Mapping[str, str]] | None:
     import msgspec
 
+    from provisioner.cli.nearest import as_asked
     from provisioner.cli.output import print_refusal
     from provisioner.matrix.cell import Refusal
     from provisioner.matrix.resolve import resolve
 
     answer = resolve(settings.open().matrix, settings.request)
     if isinstance(answer, Refusal):
-        print_refusal(out, answer, "provision lock")
+        print_refusal(out, as_asked(answer, settings), "provision lock")
         return None
     return msgspec.to_builtins(answer.cell), settings.mirrors
 

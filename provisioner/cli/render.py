@@ -196,6 +196,7 @@ def _refuse_loss(job: Job, recorded: Mapping[str, Recorded]) -> None:
 
 
 def _one(settings: Settings, how: How, out: Output) -> int:
+    from provisioner.cli.nearest import as_asked
     from provisioner.cli.render_facts import facts_of
     from provisioner.matrix.cell import Refusal
     from provisioner.matrix.resolve import resolve
@@ -204,7 +205,7 @@ def _one(settings: Settings, how: How, out: Output) -> int:
     facts = facts_of(settings)
     answer = resolve(facts.matrix, settings.request)
     if isinstance(answer, Refusal):
-        return print_refusal(out, answer, "provision render")
+        return print_refusal(out, as_asked(answer, settings), "provision render")
     making = _Making(how.root, lambda recorded: cell_job(answer, facts, recorded))
     status = _carry_out(making, how, out)
     if not how.reads:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from provisioner.cli.nearest import as_asked
 from provisioner.cli.options import cell_options, common_options
 from provisioner.cli.output import note_age, print_refusal, wrap
 from provisioner.errors import Exit
@@ -35,6 +36,8 @@ def command(settings: Settings, out: Output) -> int:
 
     opened = settings.open()
     answer = resolve(opened.matrix, settings.request)
+    if isinstance(answer, Refusal):
+        answer = as_asked(answer, settings)
     if out.json:
         out.result(answer_json(answer, settings, opened.matrix))
     elif isinstance(answer, Refusal):

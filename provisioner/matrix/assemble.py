@@ -223,7 +223,7 @@ def _driver_needs(index: MatrixIndex, want: Want, c: Candidate) -> DriverNeeds:
     override = override_for(index, c, want) if want.request.ptxas else None
     by_arch = {
         cap: floor
-        for cap in (*c.arch_list, *c.ptx)
+        for cap in sorted({*c.arch_list, *c.ptx, *caps}, key=versions.key)
         if versions.at_least(cap, index.matrix.compile_rules.capability_min)
         and (floor := compile_floor(index, c, cap)) is not None
     }

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from provisioner.errors import UsageError
 from provisioner.matrix import versions
-from provisioner.matrix.assemble import Chosen, cell_name
+from provisioner.matrix.assemble import Chosen, assemble, cell_name
 from provisioner.matrix.cell import Nearest, Refusal, Request
 from provisioner.matrix.compiling import override_for, override_verified
 from provisioner.matrix.request import read_request
@@ -53,7 +54,7 @@ def refusal(index: MatrixIndex, want: Want, rejected: Rejected) -> Refusal:
 
 def _sentence(problem: Problem) -> str:
     text = problem.message.rstrip(".")
-    keep = text.startswith(("torch", "cuda", "nvcc", "glibc", "ptxas"))
+    keep = text.startswith(("torch", "cuda", "nvcc", "glibc", "ptxas", "provision.yaml"))
     return f"{text if keep else text[0].upper() + text[1:]}."
 
 
@@ -70,7 +71,11 @@ def nearest_cells(index: MatrixIndex, want: Want, rejected: Rejected) -> tuple[N
     for group in _relaxed(index, want, rejected):
         quota = _MOST if unknown else 1
         for request, differs in group:
-            relaxed = read_request(index, request)
+            least = _least(index, want.request, request)
+            if least is None:
+                continue
+            differs = differs if least == request else ""
+            relaxed = read_request(index, least)
             answer = choose(index, relaxed)
             if not isinstance(answer, Chosen):
                 continue
@@ -79,7 +84,7 @@ def nearest_cells(index: MatrixIndex, want: Want, rejected: Rejected) -> tuple[N
                 continue
             differs = differs or _what_differs(index, want, relaxed, answer)
             found[name] = Nearest(
-                name=name, options=options_of(_pin(request, answer)), differs=differs
+                name=name, options=options_of(_pin(least, answer)), differs=differs
             )
             quota -= 1
             if len(found) == _MOST:
@@ -87,6 +92,56 @@ def nearest_cells(index: MatrixIndex, want: Want, rejected: Rejected) -> tuple[N
             if quota == 0:
                 break
     return tuple(found.values())
+
+
+# What is given back first is what is hardest to change: the host, then what code is to do there.
+_HARDEST = (
+    *("driver", "os", "arch", "python_from", "compile", "torch"),
+    *("python", "cuda", "flavour", "index", "ptxas", "without"),
+)
+
+
+def _least(index: MatrixIndex, asked: Request, relaxed: Request) -> Request | None:
+    """The relaxed request with everything given back that need not have been given up.
+
+    None where the relaxed request has no cell either.
+    """
+    answer = _answer(index, relaxed)
+    while answer is not None:
+        # A release once found may bear what none was found for before.
+        starts = (relaxed, _pin(relaxed, answer))
+        closest = min((_closer(index, asked, s) for s in starts), key=lambda r: _gap(asked, r))
+        if _gap(asked, closest) >= _gap(asked, relaxed):
+            return relaxed
+        relaxed, answer = closest, _answer(index, closest)
+    return None
+
+
+def _gap(asked: Request, request: Request) -> int:
+    """How many of the axes that were asked for a request has given up."""
+    words = ((getattr(asked, axis), getattr(request, axis)) for axis in _HARDEST)
+    return sum(word is not None and word != other for word, other in words)
+
+
+def _closer(index: MatrixIndex, asked: Request, relaxed: Request) -> Request:
+    for axis in _HARDEST:
+        word = getattr(asked, axis)
+        if word is not None and word != getattr(relaxed, axis):
+            closer = msgspec.structs.replace(relaxed, **{axis: word})
+            answer = _answer(index, closer)
+            # Where a release that cannot compile is named, asking for it gives nothing back.
+            if answer and (axis != "compile" or answer.candidate.release.compile.supported):
+                relaxed = closer
+    return relaxed
+
+
+def _answer(index: MatrixIndex, request: Request) -> Chosen | None:
+    """What fits a request; words that exclude each other fit nothing."""
+    try:
+        found = choose(index, read_request(index, request))
+    except UsageError:
+        return None
+    return found if isinstance(found, Chosen) else None
 
 
 def _pin(request: Request, answer: Chosen) -> Request:
@@ -113,9 +168,13 @@ def _relaxed(index: MatrixIndex, want: Want, rejected: Rejected) -> Iterator[lis
     if code == "driver.compile-floor":
         yield from _for_old_driver(index, base)
         yield [(replace(base, driver=None), "")]
-    yield _other_torch(index, want, base)
+    yield _other_torch(index, want, base)[: _MOST * 3]
     if base.cuda is not None:
         yield _other_cuda(index, want, base)
+        # Neither is to be had: the closest release that has some CUDA build for this machine.
+        any_cuda = replace(base, cuda=None)
+        loosened = msgspec.structs.replace(want, variant=None)
+        yield [(request, "") for request, _ in _other_torch(index, loosened, any_cuda)]
     if code == "gpu.host-arch":
         yield [(replace(base, arch=None), "the machine type of that GPU")]
     for axis in ("python", "os", "flavour", "index", "ptxas"):
@@ -200,15 +259,23 @@ def _what_differs(index: MatrixIndex, want: Want, asked: Want, answer: Chosen) -
     if before.compile and not after.compile:
         parts.append("eager mode only")
     if before.driver is not None and after.driver is None:
-        age = "an older" if _dropped(want) else "a newer"
-        parts.append(f"{age} driver on the host")
+        parts.append(_other_driver(index, want, asked, answer))
     return ", ".join(parts)
 
 
-def _dropped(want: Want) -> bool:
-    """Whether the driver of a request is too new for one of its GPUs."""
+def _other_driver(index: MatrixIndex, want: Want, asked: Want, answer: Chosen) -> str:
+    """Which driver a host needs in place of the one it has."""
     lasts = [g.capability.driver_branch_last for g in want.gpus]
-    return any(last is not None and versions.major(want.driver or "0") > last for last in lasts)
+    last = min((number for number in lasts if number is not None), default=None)
+    if last is not None and versions.major(want.driver or "0") > last:
+        return f"an older driver on the host, of branch {last} or before"
+    driver = assemble(index, asked, answer).cell.driver
+    floors = [driver.compile_floor if asked.request.compile else None, driver.run_floor]
+    named = [floor for floor in (*floors, driver.gpu_floor) if floor is not None]
+    if not named:
+        return "no driver named"
+    need = max(named, key=versions.key)
+    return f"driver {need} or newer on the host"
 
 
 def _other_torch(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:
@@ -227,7 +294,7 @@ def _other_torch(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:
         (msgspec.structs.replace(base, torch=torch, cuda=cuda), "another torch")
         for torch in others
         if cuda is None or (torch, want.variant or "") in index.variants
-    ][: _MOST * 3]
+    ]
 
 
 def _other_cuda(index: MatrixIndex, want: Want, base: Request) -> list[_Step]:

@@ -13,6 +13,7 @@ import msgspec
 from provisioner.matrix import versions
 from provisioner.matrix.assemble import Chosen, assemble
 from provisioner.matrix.index import MatrixIndex, index_of
+from provisioner.matrix.own_packages import package_problems
 from provisioner.matrix.pairs import pair_problems
 from provisioner.matrix.placing import os_problems, python_problems
 from provisioner.matrix.request import Want, read_request
@@ -200,6 +201,8 @@ def _python_against(
     index: MatrixIndex, want: Want, c: Candidate, python: str, system: OperatingSystem
 ) -> list[Problem]:
     problems = python_problems(index, want, c, python)
+    if not problems:
+        problems += package_problems(index, want, c, python)
     if not problems and want.python_from == "base" and python != system.python:
         return [_base_python(system, python)]
     return problems

@@ -303,6 +303,15 @@ def test_what_was_passed_over_is_kept_with_its_reason() -> None:
     assert "no code for the RTX 5090" in over[0].because
 
 
+def test_the_compile_floor_of_a_gpu_that_the_build_has_no_code_of_its_own_for() -> None:
+    """A GPU of 8.9 runs the code for 8.6: its floor is told under its own name as well."""
+    answer = resolve(MATRIX, Request(torch="2.0.1", cuda="11.8", gpu=("RTX 4090",)))
+    assert isinstance(answer, Resolution)
+    assert "8.9" not in answer.cell.arch_list
+    floors = answer.cell.driver.compile_floor_by_arch
+    assert floors["8.9"] == answer.cell.driver.compile_floor == "525.60.13"
+
+
 # --- refusals ---
 
 
@@ -405,7 +414,11 @@ def test_what_was_passed_over_is_kept_with_its_reason() -> None:
         ({"python_from": "base", "os": "debian12", "python": "3.10"}, "python.not-base", None),
         ({"flavour": "devel", "os": "debian12"}, "flavour.no-image", None),
         ({"flavour": "devel", "cuda": "cpu", "torch": "2.0.1"}, "flavour.devel-cpu", None),
-        ({"arch": "aarch64", "torch": "2.0.1", "cuda": "11.8"}, "variant.unavailable", None),
+        (
+            {"arch": "aarch64", "torch": "2.0.1", "cuda": "11.8"},
+            "variant.unavailable",
+            {"torch2.11.0-cu130-py310-ubuntu22.04-aarch64"},
+        ),
     ],
 )
 def test_refusal(axes: dict[str, Any], code: str, nearest: set[str] | None) -> None:
@@ -438,18 +451,22 @@ def test_a_refusal_names_everything_that_would_have_to_change() -> None:
     [
         (
             {"torch": "latest", "driver": "470.82"},
-            ["eager mode only", "another ptxas", "a newer driver on the host"],
+            ["eager mode only", "another ptxas", "driver 580.65.06 or newer on the host"],
         ),
         (
             {"torch": "2.4.1", "driver": "470.82"},
-            ["eager mode only", "another torch, another ptxas", "a newer driver on the host"],
+            [
+                "eager mode only",
+                "another torch, another ptxas",
+                "driver 525.60.13 or newer on the host",
+            ],
         ),
         (
             {"torch": "2.15.0", "driver": "470.82"},
             [
                 "another torch, eager mode only",
                 "another torch, another ptxas",
-                "a newer driver on the host",
+                "driver 580.65.06 or newer on the host",
             ],
         ),
         ({"torch": "2.14.1", "cuda": "13.0", "driver": "535.104.05"}, ["another CUDA"]),
@@ -457,7 +474,7 @@ def test_a_refusal_names_everything_that_would_have_to_change() -> None:
         ({"flavour": "devel", "os": "debian12"}, ["another OS", "another flavour"]),
         (
             {"gpu": ("GTX 1080",), "driver": "590.48.01", "compile": False},
-            ["an older driver on the host"],
+            ["an older driver on the host, of branch 580 or before"],
         ),
         (
             {"torch": "2.4.1", "ptxas": "ptxas118"},
@@ -723,6 +740,23 @@ def test_no_cell_breaks_a_rule_and_every_suggestion_resolves(request: Request) -
         assert again.cell.name == near.name
         assert near.differs
         assert truly_differs(request, again.cell, near.differs), (request, near)
+        assert given_up_for_nothing(request, request_of(near.options)) == []
+
+
+HARD = ("driver", "os", "arch", "python_from", "compile", "python", "flavour", "index")
+
+
+def given_up_for_nothing(request: Request, near: Request) -> list[str]:
+    """What a suggestion changes of the request although its cell could do without the change."""
+    found = []
+    for axis in HARD:
+        asked = getattr(request, axis)
+        if asked is None or asked == getattr(near, axis):
+            continue
+        closer = resolve(MATRIX, msgspec.structs.replace(near, **{axis: asked}))
+        if isinstance(closer, Resolution) and (axis != "compile" or closer.cell.compile):
+            found.append(axis)
+    return found
 
 
 def truly_differs(request: Request, cell: Cell, told: str) -> bool:
