@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from provisioner.cells import not_rendered
 from provisioner.cli.options import CELL, cell_options, common_options
 from provisioner.cli.output import counted, print_refusal
 from provisioner.errors import Exit, FindingError, UsageError
@@ -173,16 +174,7 @@ def _named(root: Path, name: str) -> _Wanted:
     recorded = recorded_specs(root)
     if name in recorded:
         return _Wanted(recorded[name].cell, None)
-    raise _not_rendered(root, name, sorted(recorded), "provision render")
-
-
-def _not_rendered(root: Path, name: str, rendered: list[str], command: str) -> FindingError:
-    return FindingError(
-        "build.not-rendered",
-        f"There is no rendered cell {name} below {root.resolve()}.",
-        facts={"rendered": rendered},
-        next_step=command,
-    )
+    raise not_rendered(root, name)
 
 
 def _selected(settings: Settings, root: Path, out: Output) -> _Wanted | None:
@@ -220,7 +212,7 @@ def _check_locked(root: Path, wanted: _Wanted, settings: Settings) -> None:
     if wanted.resolution is not None:
         selected = settings.chosen.keys() & {option.name for option in CELL}
         words = " ".join(f"--{option.replace('_', '-')} ..." for option in sorted(selected))
-        raise _not_rendered(root, name, [], f"provision render {words}".rstrip())
+        raise not_rendered(root, name, f"provision render {words}".rstrip())
     check_locked(root, name, lock_names(wanted.cell))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from provisioner.cells import not_rendered
 from provisioner.cli.options import common_options, matrix_options
 from provisioner.errors import Exit, FindingError, OutsideError, UsageError
 
@@ -147,7 +148,7 @@ def _read_here() -> dict[str, Any]:
 
 
 def cell_named(root: Path, name: str) -> Cell:
-    """The cell of a rendered folder; raises FindingError where there is none."""
+    """The cell of a rendered folder; raises UsageError where there is none."""
     import msgspec
 
     from provisioner.matrix.cell import Cell
@@ -155,11 +156,7 @@ def cell_named(root: Path, name: str) -> Cell:
 
     path = root / "docker" / name / "spec.json"
     if "/" in name or not path.is_file():
-        raise FindingError(
-            "host.not-rendered",
-            f"There is no rendered cell {name} below {root.resolve()}.",
-            next_step="Render the cell, or name the folder of docker/ with --out.",
-        )
+        raise not_rendered(root, name)
     try:
         return msgspec.convert(read_spec_file(path).cell, Cell)
     except msgspec.ValidationError as error:

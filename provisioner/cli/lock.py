@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from provisioner.cells import not_rendered
 from provisioner.cli.options import CELL, Seconds, cell_options, common_options
 from provisioner.cli.output import counted
 from provisioner.errors import Exit, FindingError, RefusedError, UsageError
@@ -197,12 +198,7 @@ def _recorded(root: Path, name: str) -> tuple[Cell, Mapping[str, str]]:
     try:
         spec = read_spec_file(root / path, path)
     except (FileNotFoundError, NotADirectoryError):
-        raise FindingError(
-            "lock.not-rendered",
-            f"There is no rendered cell {name} below {root.resolve()}.",
-            next_step="Render it (`provision render` with the options of the cell), or give those "
-            "options to `provision lock`.",
-        ) from None
+        raise not_rendered(root, name) from None
     return {**spec.cell, "name": name}, spec.mirrors
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from provisioner.cells import not_rendered
 from provisioner.cli.options import Seconds, common_options
-from provisioner.errors import Exit, FindingError, OutsideError, UsageError
+from provisioner.errors import Exit, OutsideError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +38,8 @@ class _How(NamedTuple):
     timeout: float | None
     report: Path | None
     compare: tuple[Path, Path] | None
+    model: str | None
+    shapes: str | None
     root: Path
 
 
@@ -63,6 +66,8 @@ class _How(NamedTuple):
 @click.option(
     "--compare", nargs=2, type=_PATH, metavar="OLD NEW", help="Say what became worse, run nothing."
 )
+@click.option("--model", metavar="MODULE:FUNCTION", help="Judge your own model instead.")
+@click.option("--shapes", metavar="SIZES,..", help="Its inputs, a call each: 8x3x224x224,16x...")
 @click.option(
     "--out", "root", type=_PATH, default=Path(), help="The folder of docker/ (default: this one)."
 )
@@ -77,6 +82,10 @@ def command(out: Output, **options: Any) -> int:
     provision verify --prefix /opt/torch
     provision verify --image provision/torch2.0.1-cu118-py310-ubuntu22.04 --device cuda
     provision verify --compare before.json after.json
+    provision verify --prefix DIR --model my.module:build --shapes 4x16,8x16
+
+    With --model the function is called in the current folder and returns the model;
+    graph breaks, recompiles, numbers, speed and memory over the shapes are told.
     """
     how = _How(**options)
     if how.compare is not None:
@@ -86,6 +95,8 @@ def command(out: Output, **options: Any) -> int:
             "verify.one-place",
             "--prefix, --image and --host each name what to judge: give one of them.",
         )
+    if how.model is not None or how.shapes is not None:
+        return _model(how, out)
     if how.report is not None and not how.report.absolute().parent.is_dir():
         raise UsageError(
             "verify.no-folder", f"There is no folder {how.report.absolute().parent} for --report."
@@ -94,6 +105,25 @@ def command(out: Output, **options: Any) -> int:
     if how.report is not None:
         _keep(how.report, report)
     return _show(report, out)
+
+
+def _model(how: _How, out: Output) -> int:
+    from provisioner.cli.verify_model import judge_model
+
+    if how.model is None or how.shapes is None:
+        raise UsageError("verify.model", "--model and --shapes belong together.")
+    if how.image is not None or how.report is not None or how.cell is not None:
+        raise UsageError(
+            "verify.model", "--model looks at this machine: no --image, --cell or --report with it."
+        )
+    return judge_model(
+        _interpreter(how),
+        how.model,
+        how.shapes,
+        device=how.device,
+        timeout_s=how.timeout,
+        out=out,
+    )
 
 
 def _judge(how: _How, out: Output) -> Report:
@@ -143,11 +173,7 @@ def _promise(how: _How) -> Mapping[str, object] | None:
     if how.cell is not None:
         path = how.root / "docker" / how.cell / "spec.json"
         if not path.is_file():
-            raise FindingError(
-                "verify.not-rendered",
-                f"There is no rendered cell {how.cell} below {how.root.resolve()}.",
-                next_step="Render the cell, or name the folder of docker/ with --out.",
-            )
+            raise not_rendered(how.root, how.cell)
     elif how.prefix is not None:
         from provisioner.env.check import SPEC
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from provisioner.cells import not_rendered
 from provisioner.conda import prefix as prefixes
 from provisioner.conda.explicit import RECORD
 from provisioner.conda.install import InstallOptions, install_conda
@@ -127,15 +128,13 @@ def _serves(made: Path, identity: str, options: CreateOptions) -> bool:
 
 
 def read_locks(cell: str, options: CreateOptions) -> _Locks:
-    """Returns the locks of a cell; raises OutsideError `env.no-cell` or `env.lock-missing`."""
+    """Returns the locks of a cell; raises UsageError `cell.not-rendered`, OutsideError
+    `env.lock-missing`.
+    """
     spec = options.root / "docker" / cell / "spec.json"
     folder = options.root / "lockfiles" / cell
     if not spec.is_file():
-        raise OutsideError(
-            "env.no-cell",
-            f"There is no cell {cell} below {options.root}: {spec} is missing.",
-            next_step="Render it first: provision render (see provision resolve for its options).",
-        )
+        raise not_rendered(options.root, cell)
     expected = read_expected(spec)
     if expected.arch != os.uname().machine:
         raise UsageError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from provisioner.cells import not_rendered
 from provisioner.conda import explicit, virtual
 from provisioner.conda.inputs import Inputs
 from provisioner.conda.lock import (
@@ -140,6 +141,8 @@ def _options(
     folder = root / folder_of(typed.name)
     try:
         environment = read_regular(folder / "environment.yml", _LIMIT)
+    except FileNotFoundError:
+        raise not_rendered(root, typed.name) from None
     except OSError as error:
         raise FindingError(
             "lock.not-rendered",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from provisioner.cells import not_rendered
 from provisioner.conda import explicit, virtual
 from provisioner.errors import FindingError
 from provisioner.lock.licenses import FILE as LICENSES
@@ -48,15 +49,13 @@ class LockedCell:
 
 
 def read_cell(root: Path, name: str) -> LockedCell:
-    """Returns a rendered and locked cell below `root`; raises FindingError `lock.not-*`."""
+    """Returns a rendered and locked cell below `root`; raises UsageError `cell.not-rendered`,
+    FindingError `lock.not-*`.
+    """
     path = check_path(f"docker/{name}/spec.json")
     raw = folder_reader((root / path).parent)("spec.json")
     if raw is None:
-        raise FindingError(
-            "lock.not-rendered",
-            f"There is no rendered cell {name} below {root.resolve()}.",
-            next_step="Render it (`provision render` with the options of the cell).",
-        )
+        raise not_rendered(root, name)
     spec = read_spec(raw, path)
     folder = root / folder_of(name)
     conda = spec.cell["python_from"] == "conda"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from provisioner.errors import FindingError, UsageError
+from provisioner.cells import not_rendered
+from provisioner.errors import FindingError
 from provisioner.matrix.cell import Refusal, Request, Resolution
 from provisioner.matrix.resolve import resolve
 from provisioner.render.bake import GROUP, render_bake
@@ -92,15 +93,7 @@ def removal_job(root: Path, names: Iterable[str], recorded: Mapping[str, Recorde
     groups = {GROUP}
     for name in names:
         if name not in listed:
-            import difflib
-
-            close = difflib.get_close_matches(name, listed, n=1)
-            raise UsageError(
-                "render.no-such-cell",
-                f"There is no cell {name!r} below {root.resolve()}.",
-                facts={"cells": list(listed)},
-                next_step=f"Did you mean {close[0]}?" if close else None,
-            )
+            raise not_rendered(root, name)
         groups |= listed[name]
     kept = {name: spec for name, spec in recorded.items() if name not in set(names)}
     job = _job([], kept)

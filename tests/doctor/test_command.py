@@ -210,7 +210,7 @@ def test_list_names_every_check() -> None:
         (["--only", "nosuch", "--python", "/nonexistent"], "doctor.no-check"),
         (["--fix", "--image", "x"], "doctor.fix-here"),
         (["--fix", "--json"], "doctor.fix-json"),
-        (["--cell", "../x"], "host.not-rendered"),
+        (["--cell", "../x"], "cell.not-rendered"),
     ],
 )
 def test_wrong_use_is_one_message(words: list[str], code: str) -> None:

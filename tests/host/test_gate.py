@@ -267,8 +267,8 @@ def test_the_command_refuses_with_status_1_and_passes_with_0() -> None:
         (("--cell", CUDA, "--facts", "-"), b"{}", 2, b"host.bad-facts"),
         (("--cell", CUDA, "--facts", "-"), b"\xff\x00", 2, b"host.bad-facts"),
         (("--cell", CUDA, "--facts", "/nonexistent/facts"), b"", 4, b"host.facts-unreadable"),
-        (("--cell", "torch9", "--facts", "-"), b"{}", 1, b"host.not-rendered"),
-        (("--cell", "../../x", "--facts", "-"), b"{}", 1, b"host.not-rendered"),
+        (("--cell", "torch9", "--facts", "-"), b"{}", 2, b"cell.not-rendered"),
+        (("--cell", "../../x", "--facts", "-"), b"{}", 2, b"cell.not-rendered"),
     ],
 )
 def test_bad_input_is_one_message(

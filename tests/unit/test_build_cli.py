@@ -51,8 +51,8 @@ def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
     [
         ((NAME, "--locked"), 1, "build.not-locked"),
         (("--torch=2.7.1", "--cuda=cpu", "--locked"), 1, "build.not-locked"),
-        (("torch9.9.9",), 1, "build.not-rendered"),
-        (("--cuda=11.8", "--locked"), 1, "build.not-rendered"),
+        (("torch9.9.9",), 2, "cell.not-rendered"),
+        (("--cuda=11.8", "--locked"), 2, "cell.not-rendered"),
         ((NAME,), 4, "build.no-client"),
         (("--cuda=11.8",), 4, "build.no-client"),
         ((), 2, "build.no-cell"),
@@ -173,7 +173,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"docker/{SHIPPED}/Dockerfile", "FROM mine\n", "build.edited"),
         (f"docker/{SHIPPED}/probe.py", None, "build.edited"),
         (f"lockfiles/{SHIPPED}/requirements.txt", "torch==2.0.1\n", "build.edited"),
-        (f"docker/{SHIPPED}/spec.json", None, "build.not-rendered"),
+        (f"docker/{SHIPPED}/spec.json", None, "cell.not-rendered"),
     ],
 )
 def test_a_cell_whose_files_were_edited_is_not_built_unless_asked(
@@ -185,7 +185,7 @@ def test_a_cell_whose_files_were_edited_is_not_built_unless_asked(
     else:
         (shipped / path).write_text(text, encoding="ascii")
     status, error = error_of(capsys, SHIPPED, f"--out={shipped}")
-    assert (status, error["code"]) == (1, code)
+    assert (status, error["code"]) == (1 if code == "build.edited" else 2, code)
     if code == "build.edited":
         assert path in error["facts"]["files"]
         words = (SHIPPED, f"--out={shipped}", "--edited")

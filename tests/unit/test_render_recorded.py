@@ -96,7 +96,7 @@ def test_a_cell_is_removed_with_its_locks_unless_they_were_edited(render: Shell)
     assert DEFAULT not in (render.root / "docker-bake.json").read_text(encoding="ascii")
     assert render("--check") == 0
     assert render("--remove", DEFAULT) == 2
-    assert "[render.no-such-cell]" in render.err
+    assert "[cell.not-rendered]" in render.err
     assert render("--remove", DEFAULT, "--again") == 2
 
 

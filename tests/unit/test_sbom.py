@@ -136,5 +136,5 @@ def test_what_is_missing_or_damaged_is_one_message(
     assert run(words) == 1
     error = capsys.readouterr().err
     assert "holds no conda-lock.yml. [lock.not-locked]" in error
-    assert run(["sbom", "no-such-cell", f"--root={tmp_path}"]) == 1
-    assert "lock.not-rendered" in capsys.readouterr().err
+    assert run(["sbom", "no-such-cell", f"--root={tmp_path}"]) == 2
+    assert "cell.not-rendered" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_the_active_environment_is_judged_without_a_place(prefix: Path) -> None:
     [
         (("--prefix=/nowhere",), 4, "verify.no-python"),
         (("--python=/bin/cat",), 4, "verify.no-report"),
-        (("--cell=none", "--python=/bin/cat"), 1, "verify.not-rendered"),
+        (("--cell=none", "--python=/bin/cat"), 2, "cell.not-rendered"),
         (("--host", "--image=x"), 2, "verify.one-place"),
         (("--report=/nowhere/report.json",), 2, "verify.no-folder"),
         (("--timeout=nan",), 2, "usage"),
