@@ -60,7 +60,7 @@ _NO_DOCKERFILE = ("Dockerfile", "Dockerfile.dockerignore")
 
 @dataclass(frozen=True, kw_only=True)
 class GatherPlan:
-    """What to gather. `context` is the cell as the renderers take it, `images` how to make its
+    """What to gather. `context` is the cell as it was rendered, `images` how to make its
     images (None: none), `tool` the platform of the tool's own wheels (None: none), `pins` their
     list.
     """

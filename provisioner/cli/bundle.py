@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from provisioner.cells import not_rendered
 from provisioner.cli.options import Seconds, common_options, index_options
 from provisioner.cli.output import counted
 from provisioner.errors import Exit, FindingError, UsageError
@@ -173,11 +174,7 @@ def _recorded(root: Path, cell: str) -> Recorded:
 
     found = recorded_specs(root).get(cell)
     if found is None:
-        raise FindingError(
-            "bundle.not-rendered",
-            f"There is no rendered cell {cell} below {root.resolve()}.",
-            next_step="Render it (`provision render` with the options of the cell).",
-        )
+        raise not_rendered(root, cell)
     return found
 
 
@@ -209,7 +206,10 @@ def _require_current(root: Path, locked: LockedCell, settings: Settings) -> None
 
 
 def _context(root: Path, recorded: Recorded, settings: Settings) -> CellContext:
-    """The cell as the renderers take it; FindingError where the matrix makes another of it now."""
+    """The cell as it was rendered; FindingError where the matrix makes another of it now.
+
+    A mirror of this command is where files are read, and gets into none of them.
+    """
     import msgspec
 
     from provisioner.cli.render_facts import facts_again
@@ -217,7 +217,7 @@ def _context(root: Path, recorded: Recorded, settings: Settings) -> CellContext:
     from provisioner.matrix.resolve import resolve
     from provisioner.render.context import CellContext
 
-    facts = facts_again(settings)(recorded)
+    facts = facts_again(msgspec.structs.replace(settings, mirrors={}))(recorded)
     found = resolve(facts.matrix, recorded.request)
     if isinstance(found, Resolution):
         now = msgspec.to_builtins(found.cell)
@@ -290,7 +290,7 @@ def _images(
     from provisioner.bundle.images import ImagePlan
     from provisioner.cli.build import build_arguments, secret_files, speaker
     from provisioner.errors import OutsideError
-    from provisioner.render.dockerfile import template_values
+    from provisioner.render.dockerfile import at_registry
 
     secrets = secret_files(how["secrets"])
     check_secrets(secrets)
@@ -304,7 +304,9 @@ def _images(
         raise
     check_room(engine, locked.cell["device"])
     arguments = build_arguments(locked.cell, mirrors, how["base_image"])
-    builder = str(template_values(context)["builder_image"])
+    builder = context.matrix.defaults.builder_image
+    if "image_registry" in mirrors:
+        builder = str(at_registry(mirrors["image_registry"], builder))
     return ImagePlan(
         engine=engine,
         root=root,
