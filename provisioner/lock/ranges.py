@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 TAIL = 96 * 1024
 BLOCK = 32 * 1024
+AHEAD = 192 * 1024
+"""Of the table: what describes the distribution is written last, so it lies right before it."""
+
 MAX_READ = 64 * 1024 * 1024
 _CONTENT_RANGE = re.compile(r"^bytes ([0-9]+)-([0-9]+)/([0-9]+)$")
 
@@ -62,8 +65,14 @@ class RangeFile(io.RawIOBase):
         for begin, part in self._parts:
             if begin <= start and end <= begin + len(part):
                 return part[start - begin : end - begin]
-        # What lies behind a wanted place is wanted next, up to what is there already.
-        self._fetch(start, min(self._size, max(end, start + BLOCK)))
+        begin, part = self._parts[-1]
+        if start < begin < end:  # a table that begins before the tail
+            self._fetch(max(0, start - AHEAD), begin)
+            first, before = self._parts.pop(0)
+            self._parts[-1] = (first, before + part)
+        else:
+            # What lies behind a wanted place is wanted next, up to what is there already.
+            self._fetch(start, min(self._size, max(end, start + BLOCK)))
         return self._between(start, end)
 
     def _fetch(self, start: int, end: int) -> None:
