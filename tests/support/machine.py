@@ -1,5 +1,6 @@
 """A Debian machine with systemd, as a container that is reached over ssh on 127.0.0.1."""
 
+import hashlib
 import os
 import re
 import socket
@@ -19,7 +20,7 @@ FROM {base}
 RUN apt-get update -qq \\
  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \\
     ca-certificates dbus iproute2 openssh-server procps python3 python3-apt sudo systemd \\
-    systemd-sysv >/dev/null \\
+    systemd-sysv {packages} >/dev/null \\
  && rm -f /usr/sbin/policy-rc.d && ssh-keygen -A \\
  && useradd --create-home --shell /bin/bash ops \\
  && echo 'ops ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ops
@@ -52,7 +53,11 @@ class Machine:
         return self.engine.docker("exec", self.name, *command)
 
     def play(
-        self, *options: str, variables: Sequence[str] = (), playbook: str = "gpu_host.yml"
+        self,
+        *options: str,
+        variables: Sequence[str] = (),
+        playbook: str = "gpu_host.yml",
+        timeout: float = 500,
     ) -> Completed:
         """Run a playbook of playbooks/ on it as an ordinary user with become."""
         command, environ = self.invocation(*options, variables=variables, playbook=playbook)
@@ -63,7 +68,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=timeout,
             check=False,
         )
 
@@ -110,10 +115,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def machine(engine: Engine, base: str, folder: Path) -> Iterator[Machine]:
-    """Build the image if need be, start a machine, wait until systemd is up; remove it after."""
-    image = f"localhost/{PREFIX}:{base.rpartition(':')[2]}"
-    (folder / "Dockerfile").write_text(DOCKERFILE.format(base=base), encoding="utf-8")
+def machine(
+    engine: Engine, base: str, folder: Path, packages: Sequence[str] = ()
+) -> Iterator[Machine]:
+    """Build the image if need be, start a machine, wait until systemd is up; remove it after.
+
+    `packages` are there from the start, where fetching them is not what the test is about.
+    """
+    kind = f"-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:8]}" if packages else ""
+    image = f"localhost/{PREFIX}:{base.rpartition(':')[2]}{kind}"
+    dockerfile = DOCKERFILE.format(base=base, packages=" ".join(packages))
+    (folder / "Dockerfile").write_text(dockerfile, encoding="utf-8")
     built = engine.build(folder, "--tag", image)
     assert built.returncode == 0, built.stderr[-2000:]
     name = f"{PREFIX}-{uuid.uuid4().hex[:10]}"
