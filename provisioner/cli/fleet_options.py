@@ -74,7 +74,14 @@ def wish_options(function: F) -> F:
     ) -> Any:
         from provisioner.host.model import Wish
 
-        wish = Wish(branch=branch, lab=lab, keep_driver=keep_driver, toolkit=toolkit)
+        # A plan names each change of a driver, so that leaving a branch is asked for.
+        wish = Wish(
+            branch=branch,
+            lab=lab,
+            keep_driver=keep_driver,
+            toolkit=toolkit,
+            change_branch=True,
+        )
         return function(*args, wish=wish, **kwargs)
 
     return cast("F", command)

@@ -82,6 +82,9 @@ def tool(folder: Path | None, out: Output) -> int:
 @click.option("--lab", is_flag=True, help="A host without a GPU is wanted.")
 @click.option("--keep-driver", is_flag=True, help="The driver stays as it is.")
 @click.option("--no-toolkit", is_flag=True, help="No CUDA toolkit is installed.")
+@click.option("--change-branch", is_flag=True, help="The host may leave its driver branch.")
+@click.option("--ended-branch", is_flag=True, help="A branch past its end of life is meant.")
+@click.option("--settled", is_flag=True, help="The environment is there and takes no more room.")
 @click.option("--out", "root", type=_PATH, default=Path(), help="The folder of docker/.")
 @matrix_options
 @common_options
@@ -107,6 +110,9 @@ def gate(settings: Settings, out: Output, **options: Any) -> int:
         lab=options["lab"],
         keep_driver=options["keep_driver"],
         toolkit=not options["no_toolkit"],
+        change_branch=options["change_branch"],
+        ended_branch=options["ended_branch"],
+        settled=options["settled"],
     )
     found = judge(report, cell, index, hosts, wish)
     refused = [finding for finding in found if finding.severity == "refuse"]
@@ -138,6 +144,7 @@ def _driver(cell: Cell, wish: Any, report: Any, index: Any) -> dict[str, Any]:
         "branch": branch,
         "open": None if fact is None else wants_open(capabilities, fact),
         "gpu": has_gpu(report),
+        "nvswitch": None if report.pci is None else any(d.kind == "nvswitch" for d in report.pci),
     }
 
 

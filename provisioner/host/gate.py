@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provisioner.host.gate_driver import driver_findings
+from provisioner.host.gate_driver import converged, driver_findings
 from provisioner.host.model import Finding
 from provisioner.matrix import versions
 from provisioner.matrix.hosts import toolkit_choice
@@ -33,7 +33,7 @@ def judge(
     found = [
         *_system(report, cell, system, hosts),
         *_machine(report, cell),
-        *_disk(report, cell, hosts, wish),
+        *_disk(report, hosts, _steps(report, cell, index, wish)),
         *_libraries(report),
     ]
     if cell.device == "cuda":
@@ -129,11 +129,32 @@ def _machine(report: HostReport, cell: Cell) -> Iterator[Finding]:
         )
 
 
-def _disk(report: HostReport, cell: Cell, hosts: HostFacts, wish: Wish) -> Iterator[Finding]:
-    left = {"driver"} if wish.keep_driver or wish.lab or cell.device == "cpu" else set[str]()
-    left |= set() if wish.toolkit and cell.device == "cuda" else {"toolkit"}
+def _steps(report: HostReport, cell: Cell, index: MatrixIndex, wish: Wish) -> set[str]:
+    """The steps that will fill the disk: what is installed already has its room."""
+    steps = set() if wish.settled else {"environment"}
+    if cell.device == "cpu":
+        return steps
+    branch = next(
+        (b for b in index.branches if b.branch == (wish.branch or cell.driver.install)), None
+    )
+    there = branch is not None and converged(report, branch)
+    if not (wish.keep_driver or wish.lab or there):
+        steps.add("driver")
+    if wish.toolkit and not _has_toolkit(report, str(cell.cuda)):
+        steps.add("toolkit")
+    return steps
+
+
+def _has_toolkit(report: HostReport, series: str) -> bool:
+    told = report.nvcc.version if report.nvcc is not None else None
+    return f"/usr/local/cuda-{series}" in (
+        report.cuda_toolkits or ()
+    ) or f"{told or ''}.".startswith(f"{series}.")
+
+
+def _disk(report: HostReport, hosts: HostFacts, steps: set[str]) -> Iterator[Finding]:
     for room in hosts.room:
-        if room.step in left:
+        if room.step not in steps:
             continue
         space = report.disk.get(room.folder)
         if space is not None and space.free >= room.bytes:
@@ -174,7 +195,7 @@ def _toolkit(
             have=system.id,
             need=f"a CUDA {cell.cuda} toolkit for it",
             reason=choice.reason or "",
-            remedy="Leave the toolkit out (--no-toolkit, cuda_toolkit_state: absent): torch and "
+            remedy="Leave the toolkit out (--no-toolkit, cuda_toolkit_state: unmanaged): torch and "
             "torch.compile need none.",
             source=limits.source if limits else (),
         )

@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from provisioner.host.gate_branch import (
+    ended_branch,
+    fitting_branch,
+    no_branch,
+    refuse_branch,
+)
 from provisioner.host.model import Finding
 from provisioner.matrix import versions
 from provisioner.matrix.hosts import driver_choice
@@ -45,11 +51,13 @@ def driver_findings(
         branch = wish.branch or cell.driver.install
         fact = next((b for b in index.branches if b.branch == branch), None)
         if fact is None:
-            found.append(_no_branch(index, branch))
+            found.append(no_branch(index, branch))
         else:
-            found += _branch(capabilities, fact, index)
+            found += fitting_branch(capabilities, fact, index)
+            found += ended_branch(fact, index, wish)
+            found += _crossing(report, fact, wish)
             found += _install(report, cell, hosts, system, fact, capabilities)
-            found += _held(report, fact)
+            found += _held(report, fact, wish)
             found += _busy(report, fact)
         found += _upgrades(report)
     return found
@@ -138,76 +146,6 @@ def _code(cell: Cell, capabilities: dict[str, Capability]) -> Iterator[Finding]:
             )
 
 
-def _branch(
-    capabilities: dict[str, Capability], branch: DriverBranch, index: MatrixIndex
-) -> Iterator[Finding]:
-    """Whether the branch to be installed knows the GPUs and has the modules that they need."""
-    for name, fact in capabilities.items():
-        have, label = f"branch {branch.branch}", f"{name} ({fact.capability}, {fact.family})"
-        last, first = fact.driver_branch_last, fact.driver_from
-        if last is not None and branch.branch > last:
-            yield _refuse_branch(
-                "driver.branch-too-new",
-                have,
-                f"{last} or older for {label}",
-                f"Branch {last} is the last that knows {fact.family}: with a newer one the GPU "
-                "is gone.",
-                f"--branch {last}, nvidia_driver_branch: {last}",
-                fact.source,
-            )
-        if first is not None and branch.latest and not versions.at_least(branch.latest, first):
-            yield _refuse_branch(
-                "driver.branch-too-old",
-                have,
-                f"{first} or newer for {label}",
-                f"The newest driver of the branch, {branch.latest}, does not know this GPU.",
-                f"--branch {index.branch_of(first).branch} or a newer one",
-                fact.source,
-            )
-        wrong = (fact.modules == "open" and branch.open_modules == "none") or (
-            fact.modules == "proprietary" and branch.open_modules == "only"
-        )
-        if wrong:
-            yield _refuse_branch(
-                "driver.modules",
-                f"{have}: open modules {branch.open_modules}",
-                f"{fact.modules} modules for {label}",
-                "The open modules are for Turing and newer, and the only ones from Blackwell on.",
-                "Take a branch that has the modules of this GPU (--branch).",
-                fact.source,
-            )
-    kinds = {c.modules for c in capabilities.values()}
-    if {"open", "proprietary"} <= kinds:
-        yield _refuse_branch(
-            "driver.mixed",
-            ", ".join(capabilities),
-            "GPUs that one kind of modules serves",
-            "One GPU needs the open modules, another the proprietary ones.",
-            "Move one of the GPUs to another host.",
-            (),
-        )
-
-
-def _refuse_branch(
-    code: str, have: str, need: str, reason: str, remedy: str, source: tuple[str, ...]
-) -> Finding:
-    return Finding(
-        id=code, severity="refuse", have=have, need=need, reason=reason, remedy=remedy,
-        source=source,
-    )  # fmt: skip
-
-
-def _no_branch(index: MatrixIndex, branch: int | None) -> Finding:
-    return _refuse_branch(
-        "driver.branch-unknown",
-        f"branch {branch}",
-        "one of " + ", ".join(str(b.branch) for b in index.branches),
-        "The matrix knows nothing of this driver branch.",
-        "Name a branch that it knows (--branch).",
-        (),
-    )
-
-
 def _install(
     report: HostReport,
     cell: Cell,
@@ -222,7 +160,7 @@ def _install(
         hosts, system, branch.branch, cell.arch, open_modules=wants_open(capabilities, branch)
     )
     if choice.kind == "refused" and all(u.os != system.id for u in hosts.unmanaged):
-        yield _refuse_branch(
+        yield refuse_branch(
             "driver.no-source",
             system.id,
             f"packages of branch {branch.branch}",
@@ -310,14 +248,28 @@ def _sources(report: HostReport, wish: Wish) -> Iterator[Finding]:
     )
 
 
-def _held(report: HostReport, branch: DriverBranch) -> Iterator[Finding]:
+def _crossing(report: HostReport, branch: DriverBranch, wish: Wish) -> Iterator[Finding]:
+    other = sorted({v for v in user_space(report) if versions.major(v) != branch.branch})
+    if other and not wish.change_branch:
+        yield refuse_branch(
+            "driver.branch-installed",
+            f"{', '.join(other)} installed",
+            f"branch {branch.branch}",
+            "A host leaves the driver branch that is on it only when asked to.",
+            f"--branch {versions.major(other[0])}, or --change-branch, "
+            "nvidia_driver_branch_change: true.",
+            (),
+        )
+
+
+def _held(report: HostReport, branch: DriverBranch, wish: Wish) -> Iterator[Finding]:
     ours = {package.name for package in report.driver.packages or ()}
     held = sorted(ours & set(report.held or ()))
     other = sorted({v for v in user_space(report) if versions.major(v) != branch.branch})
     if held and other:
         yield Finding(
             id="driver.held",
-            severity="refuse",
+            severity="note" if wish.change_branch else "refuse",
             have=f"{', '.join(held)} held at {', '.join(other)}",
             need=f"branch {branch.branch}",
             reason="Somebody froze another branch of the driver on this host.",
@@ -325,7 +277,7 @@ def _held(report: HostReport, branch: DriverBranch) -> Iterator[Finding]:
         )
 
 
-def _converged(report: HostReport, branch: DriverBranch) -> bool:
+def converged(report: HostReport, branch: DriverBranch) -> bool:
     """Whether the driver that runs is the one that is installed, and of the wanted branch."""
     loaded = report.driver.loaded
     return (
@@ -336,7 +288,7 @@ def _converged(report: HostReport, branch: DriverBranch) -> bool:
 
 
 def _busy(report: HostReport, branch: DriverBranch) -> Iterator[Finding]:
-    if _converged(report, branch):
+    if converged(report, branch):
         return
     if report.gpu_processes is None:
         yield Finding(

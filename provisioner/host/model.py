@@ -65,6 +65,11 @@ class LibraryPath(_Struct, frozen=True, kw_only=True):
     etc_environment: str | Literal[False] | None = None
 
 
+class Tool(_Struct, frozen=True, kw_only=True):
+    present: bool
+    version: str | None = None
+
+
 class HostReport(_Struct, frozen=True, kw_only=True):
     """The facts of one host, as far as the gate looks at them."""
 
@@ -77,6 +82,8 @@ class HostReport(_Struct, frozen=True, kw_only=True):
     driver: DriverFacts = DriverFacts()
     gpus: tuple[GpuRow, ...] | None = None
     gpu_processes: tuple[dict[str, Any], ...] | None = None
+    cuda_toolkits: tuple[str, ...] | None = None
+    nvcc: Tool | None = None
     secure_boot: bool | None = None
     held: tuple[str, ...] | None = None
     unattended_upgrades: Upgrades | None = None
@@ -104,12 +111,17 @@ class Wish(_Struct, frozen=True, kw_only=True):
     """What the playbooks are told to do. `branch`: the driver branch to install (null: the cell's).
 
     `lab`: a host without a GPU is wanted. `keep_driver`: the driver is somebody else's.
+    `change_branch`: the host may leave the branch that is installed. `ended_branch`: a branch past
+    its end of life is meant. `settled`: the environment is there as wanted, and takes no more room.
     """
 
     branch: int | None = None
     lab: bool = False
     keep_driver: bool = False
     toolkit: bool = True
+    change_branch: bool = False
+    ended_branch: bool = False
+    settled: bool = False
 
 
 def read_report(raw: bytes, path: str) -> HostReport:

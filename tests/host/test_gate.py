@@ -127,6 +127,24 @@ CASES: list[tuple[str, str, dict[str, Any], Wish, dict[str, str]]] = [
         Wish(),
         {},
     ),
+    (
+        "driver.held",
+        "note",
+        {**driver("535.288.01", "535.288.01-0ubuntu1"), "held": ["nvidia-utils-535-server"]},
+        Wish(change_branch=True),
+        {},
+    ),
+    (
+        "driver.branch-installed",
+        "refuse",
+        driver("535.288.01", "535.288.01-0ubuntu1"),
+        Wish(),
+        {},
+    ),
+    ("driver.branch-ended", "refuse", {}, Wish(branch=535), {}),
+    ("driver.branch-ended", "warn", {}, Wish(branch=535, ended_branch=True), {}),
+    ("disk.driver", "refuse", {"disk": {"/": {"total": 9, "free": GB}}}, Wish(), {}),
+    ("disk.toolkit", "refuse", {"disk": {"/": {"total": 9, "free": 3 * GB}}}, Wish(), {}),
     ("secure-boot.unsigned", "refuse", {"os": DEBIAN, "secure_boot": True}, Wish(), {}),
     ("secure-boot.unsigned", "warn", {"os": DEBIAN, "secure_boot": None}, Wish(), {}),
     ("gpu.busy", "refuse", {"gpu_processes": [{"pid": "4711"}]}, Wish(), {}),
@@ -178,6 +196,29 @@ SPARED: list[tuple[str, dict[str, Any], Wish]] = [
     ),
     ("toolkit.none", {"os": {"id": "debian", "version": "13"}}, Wish(toolkit=False)),
     ("disk.toolkit", {"disk": {"/": {"total": 9, "free": 3 * GB}}}, Wish(toolkit=False)),
+    # What is installed has its room already.
+    (
+        "disk.driver",
+        {"disk": {"/": {"total": 9, "free": 1}}, **driver("580.95.05", "580.95.05-0ubuntu1")},
+        Wish(),
+    ),
+    (
+        "disk.toolkit",
+        {"disk": {"/": {"total": 9, "free": 1}}, "cuda_toolkits": ["/usr/local/cuda-11.8"]},
+        Wish(),
+    ),
+    (
+        "disk.toolkit",
+        {"disk": {"/": {"total": 9, "free": 1}}, "nvcc": {"present": True, "version": "11.8.89"}},
+        Wish(),
+    ),
+    ("disk.environment", {"disk": {"/opt": {"total": 9, "free": 1}}}, Wish(settled=True)),
+    ("driver.branch-ended", {}, Wish()),
+    (
+        "driver.branch-installed",
+        driver("535.288.01", "535.288.01-0ubuntu1"),
+        Wish(change_branch=True),
+    ),
     ("driver.branch-too-new", gpu("Tesla V100"), Wish()),
     (
         "driver.held",
@@ -253,7 +294,12 @@ def test_the_command_refuses_with_status_1_and_passes_with_0() -> None:
     assert passed.returncode == 0, passed.stderr
     answer = json.loads(passed.stdout)
     assert answer["schema"] == "provision.host-gate/1"
-    assert answer["driver"] == {"branch": 580, "open": False, "gpu": True}
+    assert answer["driver"] == {
+        "branch": 580,
+        "open": False,
+        "gpu": True,
+        "nvswitch": False,
+    }
     assert answer["os"] == "ubuntu22.04"
     refused = run("gate", "--cell", CUDA, "--facts", "-", "--branch", "7", given=good)
     assert refused.returncode == 1
