@@ -133,6 +133,35 @@ def test_the_whole_family_is_held_and_nothing_else(tmp_path: Path) -> None:
     }
 
 
+RPM = """\
+install installed kmod-nvidia-open-dkms 580.95.05
+install installed nvidia-driver 580.95.05
+install installed nvidia-driver-libs 580.95.05
+install installed libnvidia-ml 580.95.05
+install installed libnvidia-container1 1.18.0
+install installed nvidia-container-toolkit 1.18.0
+""".splitlines()
+
+
+@pytest.mark.parametrize(("opened", "stream"), [(False, "580-dkms"), (True, "580-open")])
+def test_el9_takes_a_stream_and_reads_rpm_alike(opened: bool, stream: str, tmp_path: Path) -> None:
+    values = {**on("el9", opened=opened), "__nvidia_driver_dpkg": {"stdout_lines": RPM}}
+    names = ["__nvidia_driver_stream", "__nvidia_driver_there", "__nvidia_driver_targets"]
+    assert evaluated(names, values, tmp_path) == {
+        "__nvidia_driver_stream": stream,
+        "__nvidia_driver_there": ["580.95.05"],
+        "__nvidia_driver_targets": ["5.15.0-100-generic"],
+    }
+
+
+def test_the_fabric_manager_comes_where_switches_are(tmp_path: Path) -> None:
+    values = on("debian12", opened=True, switch=True)
+    source = values["nvidia_driver_sources"]["debian12"]["580"]
+    source["fabric_manager"] = "nvidia-fabricmanager"
+    found = evaluated(["__nvidia_driver_names"], values, tmp_path)
+    assert found["__nvidia_driver_names"] == ["nvidia-open", "nvidia-fabricmanager"]
+
+
 SERVER = ["nvidia-driver-580-server", "nvidia-utils-580-server"]
 
 
