@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provisioner.cli.options import common_options
-from provisioner.errors import Exit
+from provisioner.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 CREATE_SCHEMA = "provision.env-create/1"
 CHECK_SCHEMA = "provision.env-check/1"
 PACK_SCHEMA = "provision.env-pack-run/1"
+MANIFEST_SCHEMA = "provision.env-manifest/1"
 ROLLBACK_SCHEMA = "provision.env-rollback/1"
+_MOST_LISTED = 256 << 20
 _PATH = click.Path(path_type=Path)
 _PREFIX = click.option(
     "--prefix", required=True, type=_PATH, metavar="DIR", help="The path of the environment."
@@ -116,9 +118,10 @@ def check(prefix: Path, spec: Path | None, manifest: Path | None, out: Output) -
     from provisioner.env.manifest import manifest_findings
 
     cell = None if spec is None else read_expected(spec)
+    listed = None if manifest is None else _listed(manifest)
     found = check_env(prefix.absolute(), CheckOptions(cell=cell))
-    if manifest is not None:
-        found += manifest_findings(prefix.resolve(), manifest.read_bytes())
+    if listed is not None:
+        found += manifest_findings(prefix.resolve(), listed)
     if out.json:
         findings = [finding.to_dict() for finding in found]
         out.result({"schema": CHECK_SCHEMA, "prefix": str(prefix), "findings": findings})
@@ -128,6 +131,19 @@ def check(prefix: Path, spec: Path | None, manifest: Path | None, out: Output) -
         if not found:
             out.line(f"{prefix}: no finding.")
     return int(Exit.FINDING if found else Exit.DONE)
+
+
+def _listed(manifest: Path) -> bytes:
+    from provisioner.regular import read_regular
+
+    try:
+        return read_regular(manifest, _MOST_LISTED)
+    except OSError as error:
+        raise UsageError(
+            "env.manifest-unreadable",
+            f"The manifest {manifest} cannot be read: {error.strerror}.",
+            next_step="provision env manifest PREFIX > FILE",
+        ) from None
 
 
 @group.command("rollback")
@@ -149,14 +165,21 @@ def rollback(prefix: Path, out: Output) -> int:
 
 @group.command("manifest")
 @click.argument("prefix", type=_PATH)
-def manifest(prefix: Path) -> int:
+@common_options
+def manifest(prefix: Path, out: Output) -> int:
     """Print every file of PREFIX with its SHA-256, to ship it whole to another host.
 
     There: sha256sum --check FILE (from the folder of the environment), or provision env check.
     """
-    from provisioner.env.manifest import manifest_of
+    from provisioner.env.manifest import listed_files, manifest_of
 
-    click.echo(manifest_of(prefix.resolve()), nl=False)
+    text = manifest_of(prefix.resolve())
+    if out.json:
+        files, links = listed_files(text)
+        told = {"prefix": str(prefix), "files": files, "links": links}
+        out.result({"schema": MANIFEST_SCHEMA, **told})
+    else:
+        click.echo(text, nl=False)
     return int(Exit.DONE)
 
 

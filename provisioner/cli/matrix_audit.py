@@ -190,7 +190,9 @@ def _locked(lockfiles: Path, releases: set[str]) -> list[tuple[str, str, str]]:
     """(project, file, sha256) of the package index in the locks of these releases' cells."""
     import msgspec
 
+    from provisioner.lock.halves import LIMIT
     from provisioner.lock.model import Lock
+    from provisioner.regular import read_regular
 
     found: list[tuple[str, str, str]] = []
     for path in sorted(lockfiles.glob("*/lock.json")):
@@ -198,7 +200,7 @@ def _locked(lockfiles: Path, releases: set[str]) -> list[tuple[str, str, str]]:
         if release not in releases:
             continue
         try:
-            lock = msgspec.json.decode(path.read_bytes(), type=Lock)
+            lock = msgspec.json.decode(read_regular(path, LIMIT), type=Lock)
         except (OSError, msgspec.MsgspecError):
             continue  # `provision lock --check` is the one that judges locks
         found += [

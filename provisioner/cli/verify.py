@@ -11,7 +11,7 @@ import click
 
 from provisioner.cells import not_rendered
 from provisioner.cli.options import Seconds, common_options
-from provisioner.errors import Exit, OutsideError, UsageError
+from provisioner.errors import Exit, OutsideError, ProvisionError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,7 +232,15 @@ def _compare(old: Path, new: Path, out: Output) -> int:
     from provisioner.verify.compare import compare
     from provisioner.verify.report import load_report
 
-    found = compare(load_report(old), load_report(new))
+    try:
+        found = compare(load_report(old), load_report(new))
+    except ProvisionError as error:  # here a report is what the user names: wrong use
+        raise UsageError(
+            error.code,
+            error.message,
+            facts=error.facts,
+            next_step="Name two reports that provision verify --report wrote.",
+        ) from None
     worse = [item for item in found if item.kind == "worse"]
     status = int(Exit.FINDING if worse else Exit.DONE)
     if out.json:

@@ -20,6 +20,7 @@ from provisioner.conda import prefix as prefixes
 from provisioner.conda import worker
 from provisioner.conda.channel import CANONICAL, Channel, channels_of, redacted
 from provisioner.errors import Exit, FindingError, OutsideError, ProvisionError, UsageError
+from provisioner.regular import read_regular
 
 Progress = Callable[[str, Mapping[str, Any]], None]
 """Called with an event (fetched, discarded, linking, installed) and its facts."""
@@ -28,6 +29,7 @@ _KINDS: dict[int, type[ProvisionError]] = {
     int(Exit.FINDING): FindingError,
     int(Exit.USAGE): UsageError,
 }
+_LIMIT = 64 << 20
 _NEXT = {
     "conda.archive-hash": "Do not install it. If the channel itself changed the file, lock again; "
     "if a mirror or a folder serves something else, mend that.",
@@ -65,7 +67,7 @@ def install_conda(lock: Path, prefix: Path, options: InstallOptions | None = Non
     options = options or InstallOptions()
     prefixes.check_prefix(prefix)
     try:
-        data = lock.read_bytes()
+        data = read_regular(lock, _LIMIT)
     except OSError as error:
         raise OutsideError(
             "conda.lock-unreadable", f"The lock {lock} cannot be read: {error.strerror}."

@@ -39,6 +39,12 @@ def manifest_of(prefix: Path) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode("utf-8")
 
 
+def listed_files(manifest: bytes) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns (path -> SHA-256, link -> target) of a manifest, paths from the environment on."""
+    files, links, _ = _read(manifest)
+    return dict(files), dict(links)
+
+
 def manifest_findings(prefix: Path, manifest: bytes) -> list[Finding]:
     """Returns how an environment differs from its manifest: missing, changed or added files."""
     wanted, links, made_for = _read(manifest)

@@ -14,6 +14,7 @@ from provisioner.errors import FindingError
 from provisioner.lock.licenses import FILE as LICENSES
 from provisioner.lock.licenses import read_licenses
 from provisioner.lock.writer import LOCK, folder_of, read_lock
+from provisioner.regular import read_regular
 from provisioner.render.fileset import check_path
 from provisioner.render.spec import read_spec
 
@@ -102,14 +103,15 @@ def folder_reader(folder: Path) -> Reader:
     def read(name: str) -> bytes | None:
         path = folder / name
         try:
-            if path.stat().st_size > LIMIT:
-                raise FindingError("lock.unreadable", f"{path} is over 64 MiB: no lock is.")
-            return path.read_bytes()
+            raw = read_regular(path, LIMIT + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise FindingError(
                 "lock.unreadable", f"{path} cannot be read: {error.strerror}."
             ) from None
+        if len(raw) > LIMIT:
+            raise FindingError("lock.unreadable", f"{path} is over 64 MiB: no lock is.")
+        return raw
 
     return read

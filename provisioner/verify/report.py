@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from provisioner.errors import Exit, FindingError, OutsideError
+from provisioner.regular import read_regular
 
 REPORT_SCHEMA: Final = "provision.report/1"
 SCHEMA_FILE: Final = Path(__file__).with_name("report.schema.json")
@@ -25,6 +26,8 @@ Status = Literal["pass", "warn", "fail", "skip"]
 
 NO_COMPILE: Final = 3
 NO_DEVICE: Final = 21
+
+_LIMIT = 64 << 20
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +117,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def load_report(path: Path) -> Report:
     """Returns the report in a file; raises OutsideError or FindingError when there is none."""
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, _LIMIT)
     except OSError as error:
         raise OutsideError(
             "report.unreadable",
