@@ -137,9 +137,13 @@ def _judge(how: _How, out: Output) -> Report:
         speed=how.speed,
         timeout_s=how.timeout,
     )
-    out.note("Verifying; this compiles twice and takes a minute or two.")
+    takes = "this compiles twice and takes a minute or two."
     if how.image is None:
-        return verify_interpreter(_interpreter(how), question)
+        python = _interpreter(how)
+        # Nobody named it: say whose torch is judged before a minute is spent on it.
+        out.note(f"Verifying {python}; {takes}")
+        return verify_interpreter(python, question)
+    out.note(f"Verifying {how.image}; {takes}")
     from provisioner.build.engine import connect, find_client
     from provisioner.build.judged import verify_image
 
