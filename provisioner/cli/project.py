@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - part of the struct's type
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from provisioner.matrix.load import read_bytes
 from provisioner.matrix.model import Requirement, Text  # noqa: TC001 - part of the structs' types
 from provisioner.matrix.problems import DocumentError, DocumentPath, Problem
+from provisioner.matrix.project_types import (  # noqa: TC001 - part of the structs' types
+    AptSpec,
+    CondaSpec,
+    ProjectName,
+    Word,
+)
 
 _NEXT = " and run the command again."
 # What the key `torch` chooses, by all names that pip and conda have for it.
@@ -30,24 +35,6 @@ _RESERVED = frozenset(
         "triton",
     }
 )
-
-ProjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
-CondaSpec = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z0-9_][a-z0-9._-]*((==|!=|>=|<=|~=|=|<|>)[0-9][0-9A-Za-z.*]*"
-        r"(,(==|!=|>=|<=|~=|=|<|>)[0-9][0-9A-Za-z.*]*)*)?$"
-    ),
-]
-AptSpec = Annotated[
-    str,
-    Meta(
-        # apt takes a last - for "remove", and a name that it does not know for a pattern.
-        pattern=r"^(?![^=]*\.\+)[a-z0-9][a-z0-9+.-]*[a-z0-9+](=[0-9A-Za-z][0-9A-Za-z.+~:-]*)?$",
-        max_length=120,
-    ),
-]
-Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9<>=!~][A-Za-z0-9.+<>=!~,*_ -]*$", max_length=80)]
 
 
 class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

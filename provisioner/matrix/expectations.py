@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from msgspec import Meta
 
-from provisioner.matrix import model
+from provisioner.matrix import model, project_types
 
 _WORDS: tuple[tuple[Any, str], ...] = (
     (model.Version, "a version such as 2.0.1"),
@@ -23,6 +23,13 @@ _WORDS: tuple[tuple[Any, str], ...] = (
     (model.FileName, "a file name without directories"),
     (model.Url, "an http(s) address without user, password, query or fragment"),
     (model.ImageRef, "a container image such as ubuntu:22.04"),
+    (model.GpuName, "a name of letters, digits, blanks, dots and dashes such as RTX 4090"),
+    (model.PlainName, "a name of lower-case letters, digits, dots, dashes and underscores"),
+    (model.SourceId, "the name of a source: letters, digits, dots, dashes and underscores"),
+    (project_types.ProjectName, "lower-case words joined by dashes, at most 40 characters"),
+    (project_types.CondaSpec, "a conda package such as ffmpeg or ffmpeg>=6,<7"),
+    (project_types.AptSpec, "a package name such as libgl1, or with its version as libgl1=1.6.0-1"),
+    (project_types.Word, "one short value such as 2.0.1 or ubuntu22.04"),
 )
 
 
