@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from provisioner.atomic import write_whole
 from provisioner.build.progress import Progress, short_title
 from provisioner.errors import Exit, FindingError, OutsideError, UsageError
 from provisioner.render.bake import image_tag
@@ -293,12 +294,7 @@ def _keep(folder: Path, report: bytes) -> Path:
     """Writes the report whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.json"
-    part = folder / f".report.{os.getpid()}.part"
-    try:
-        part.write_bytes(report)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, report)
     return path
 
 

@@ -208,22 +208,13 @@ def _read(source: str) -> tuple[bytes, str]:
 
 def _keep(path: Path, plain: dict[str, Any]) -> None:
     """Write the facts whole or not at all."""
-    import tempfile
-
+    from provisioner.atomic import write_whole
     from provisioner.cli.output import to_json
 
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageError("doctor.no-folder", f"There is no folder {folder} for --record.")
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(to_json(plain) + "\n")
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, f"{to_json(plain)}\n".encode())
 
 
 # --- mending ---

@@ -214,6 +214,7 @@ def _locked(lockfiles: Path, releases: set[str]) -> list[tuple[str, str, str]]:
 
 def _write_patch(patch: Path, audit: Audit, opened: OpenMatrix, day: str) -> None:
     """Write what adds the new releases; a file that is there is replaced whole."""
+    from provisioner.atomic import write_whole
     from provisioner.matrix.patch import overlay_text, unified_diff
 
     overlays = [proposal.overlay for proposal in audit.proposals]
@@ -224,12 +225,9 @@ def _write_patch(patch: Path, audit: Audit, opened: OpenMatrix, day: str) -> Non
     else:
         source = Path(opened.paths[0])
         text = unified_diff(source.read_text(encoding="utf-8"), overlays, source.name)
-    aside = patch.with_name(f".{patch.name}.new")
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(patch)
+        write_whole(patch, text.encode())
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise OutsideError(
             "audit.patch", f"{patch} cannot be written: {error.strerror or error}."
         ) from error

@@ -69,10 +69,10 @@ def command(
     if target is None:
         click.echo(data, nl=False)
         return int(Exit.DONE)
-    from provisioner.conda.prefix import write_atomically
+    from provisioner.atomic import write_whole
 
     try:
-        write_atomically(target, data)
+        write_whole(target, data)
     except OSError as error:
         raise OutsideError(
             "sbom.not-written",

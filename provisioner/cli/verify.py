@@ -192,20 +192,12 @@ def _promise(how: _How) -> Mapping[str, object] | None:
 
 def _keep(path: Path, report: Report) -> None:
     """Write the report whole or not at all."""
-    import tempfile
-
     import msgspec
 
+    from provisioner.atomic import write_whole
+
     text = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(text)
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, text)
 
 
 def _show(report: Report, out: Output) -> int:

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from provisioner.atomic import write_whole
 from provisioner.conda.worker import MAX_PREFIX, OURS
 from provisioner.errors import OutsideError, UsageError
 
@@ -107,15 +108,4 @@ def read_marker(prefix: Path) -> dict[str, Any] | None:
 def write_marker(prefix: Path, facts: dict[str, Any]) -> None:
     """Replaces the marker of a prefix in one step."""
     text = json.dumps({**facts, "schema": SCHEMA}, indent=2, sort_keys=True)
-    write_atomically(prefix / MARKER, text.encode() + b"\n")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file aside, syncs and renames it; readable by everybody."""
-    aside = path.with_name(f".new-{path.name}")
-    with aside.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fchmod(stream.fileno(), 0o644)
-        os.fsync(stream.fileno())
-    aside.replace(path)
+    write_whole(prefix / MARKER, text.encode() + b"\n")

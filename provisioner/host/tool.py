@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from provisioner import __version__
+from provisioner.atomic import write_whole
 from provisioner.errors import OutsideError
 
 LOCK: Final = Path(__file__).with_name("requirements.txt")
@@ -53,8 +54,8 @@ def write_tool(folder: Path | None = None) -> Tool:
     try:
         place.mkdir(parents=True, exist_ok=True)
         if not tool.lock.is_file():  # it is written last
-            _replace(tool.wheel, _wheel(files))
-            _replace(tool.lock, lock)
+            write_whole(tool.wheel, _wheel(files))
+            write_whole(tool.lock, lock)
     except OSError as error:
         raise OutsideError(
             "host.tool-unwritable",
@@ -106,18 +107,6 @@ def _wheel(files: dict[str, bytes]) -> bytes:
 def _record_hash(content: bytes) -> str:
     digest = hashlib.sha256(content).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _cache() -> Path:
