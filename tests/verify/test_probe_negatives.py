@@ -172,7 +172,7 @@ def test_a_uid_without_a_name(torch: TorchEnv) -> None:
         env={"USER": None, "LOGNAME": None},
         inside=("unshare", "-U", "--map-user=12345"),
     )
-    assert outcome.report["details"]["user"]["error"].startswith("KeyError")
+    assert outcome.report["details"]["user"]["error"].startswith(("KeyError", "OSError"))
     if torch.build.release >= (2, 13):
         assert outcome.check("user")["status"] == "pass"
         assert outcome.check("user-cache")["detail"].startswith("/tmp/torchinductor_uid_12345")

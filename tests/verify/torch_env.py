@@ -98,7 +98,7 @@ BUILDS = {
         _built("2.1.2", "12.1", "3.10", _OLD, "0.15.2"),
         _built("2.4.1", "12.1", "3.11", _LATER, "0.18.1"),
         _built("2.6.0", "12.4", "3.12", _LATER, "0.20.1"),
-        _built("2.15.0", "13.0", "3.13", ("numpy",), "0.28.0"),
+        _built("2.15.0", "13.2", "3.13", ("numpy",), "0.28.0"),
     )
 }
 """The package index's own builds, but for the CPU wheel; all are judged on the CPU."""
