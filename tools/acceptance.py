@@ -6,6 +6,7 @@
 images    Build the shipped cells that this machine can build. Needs the test engine with its base
           images (tools/test-engine start, bases, env). torch for the CPU is served from the
           loopback, as the tests do it.
+hosts     Driver and toolkit of Debian 12 through the roles, really compiled (host_acceptance.py).
 releases  Judge the probe on the other releases of torch, one after another: all its tests, and the
           report of a good environment. Needs Pythons 3.9 to 3.13 with their headers and 10 GB;
           each environment is removed before the next is made.
@@ -95,7 +96,12 @@ def _keep_report(torch: str) -> int:
         return subprocess.call([*keep, "--about"], cwd=PROJECT)
 
 
-STEPS = {"images": images, "releases": releases}
+def hosts() -> int:
+    """Bring driver and toolkit to a machine; 0 when both compile, hold and go away again."""
+    return subprocess.call([sys.executable, "tools/host_acceptance.py"], cwd=PROJECT)
+
+
+STEPS = {"images": images, "hosts": hosts, "releases": releases}
 
 
 def main() -> int:
