@@ -92,8 +92,17 @@ def _keep_report(torch: str) -> int:
         env = TorchEnv(python=make_environment(torch), scratch=Path(folder), build=build)
         env.probe("--strict-cache", "--expect", json.dumps(build.promise))
         report = next(Path(folder).glob("report-*.json"))
+        _move_away(report, env.python)
         keep = [sys.executable, "tools/keep_evidence.py", str(report), "probe-on-cpu", torch]
         return subprocess.call([*keep, "--about"], cwd=PROJECT)
+
+
+def _move_away(report: Path, python: Path) -> None:
+    """Let a report tell of the environment in /env and of its interpreter in /python."""
+    text = report.read_text(encoding="utf-8")
+    for place, name in ((python.parents[1], "/env"), (python.resolve().parents[1], "/python")):
+        text = text.replace(f"{place}/", f"{name}/")
+    report.write_text(text, encoding="utf-8")
 
 
 def hosts() -> int:
