@@ -124,7 +124,7 @@ def toolkit(found: Machine) -> dict[str, Any]:
         "cuda_toolkit_sources": {"debian12": sources["debian12"]},
     }
     ran = play(found, "cuda_toolkit", variables)
-    program = "echo 'int main(){}' > /tmp/x.cu && {} nvcc /tmp/x.cu -o /tmp/x 2>&1"
+    program = "echo 'int main() { return 0; }' > /tmp/x.cu && {} nvcc /tmp/x.cu -o /tmp/x 2>&1"
     good = found.inside("bash", "-lc", program.replace("{}", ""))
     bare = found.inside("bash", "-lc", program.replace("{}", "NVCC_PREPEND_FLAGS="))
     if good.returncode or not bare.returncode:
