@@ -62,6 +62,14 @@ class Compilers(Fact, frozen=True, kw_only=True):
     gcc: tuple[int, ...]
 
 
+class ToolPython(Fact, frozen=True, kw_only=True):
+    """A Python in a system's archive that `provision` runs on, where the default one is too old."""
+
+    os: Name
+    program: FileName
+    packages: tuple[PackageName, ...]
+
+
 class Room(Fact, frozen=True, kw_only=True):
     """`bytes` that a step needs free on the file system of `folder`."""
 
@@ -86,6 +94,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     drivers: tuple[DriverSource, ...]
     toolkits: tuple[DistributionToolkit, ...]
     compilers: tuple[Compilers, ...]
+    pythons: tuple[ToolPython, ...]
     room: tuple[Room, ...]
     keys: tuple[RepositoryKey, ...]
 

@@ -61,6 +61,10 @@ def _variables(context: CellContext) -> dict[str, Any]:
             if cuda
         },
         "torch_env_cell": cell.name,
+        "torch_env_packages": {s.id: _packages(context, s) for s in systems},
+        "torch_env_pythons": {
+            p.os: {"program": p.program, "packages": p.packages} for p in facts.pythons
+        },
         "compile_check_cell": cell.name,
         "compile_check_device": cell.device,
     }
@@ -93,6 +97,17 @@ def _toolkit(context: CellContext, facts: HostFacts, system: OperatingSystem) ->
     cell = context.cell
     choice = toolkit_choice(index_of(context.matrix), facts, system, str(cell.cuda), cell.arch)
     return _without_null(msgspec.to_builtins(choice))
+
+
+def _packages(context: CellContext, system: OperatingSystem) -> list[str]:
+    """What the environment needs of a system: a compiler, and headers where Python is its own."""
+    names = system.packages
+    wanted = {*names.compiler, *names.python, *names.certificates}
+    if context.cell.python_from == "base":
+        wanted |= set(names.python_headers)
+    if system.id == context.cell.os:
+        wanted |= set(context.cell.packages.apt)
+    return sorted(wanted)
 
 
 def _without_null(values: dict[str, Any]) -> dict[str, Any]:
