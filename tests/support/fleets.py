@@ -28,8 +28,10 @@ HOOKS: dict[str, Any] = {
     "provision_fleet_drain_command": [
         "sh",
         "-c",
-        f"mkdir -p {SITE} && cd {SITE} && test ! -e drain-fails && touch drained"
-        " && echo drain >> log",
+        (
+            f"mkdir -p {SITE} && cd {SITE} && test ! -e drain-fails && touch drained"
+            " && echo drain >> log"
+        ),
     ],
     "provision_fleet_undrain_command": [
         "sh",
