@@ -23,7 +23,7 @@ def not_rendered(root: Path, name: str, command: str | None = None) -> UsageErro
     import difflib
 
     known = rendered_cells(root)
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, [k for k in known if k != name], n=1)
     if command is not None:
         next_step = command
     elif close:

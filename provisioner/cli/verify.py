@@ -176,7 +176,7 @@ def _promise(how: _How) -> Mapping[str, object] | None:
     path: Path | None = None
     if how.cell is not None:
         path = how.root / "docker" / how.cell / "spec.json"
-        if not path.is_file():
+        if not os.path.lexists(path):  # what is there and no file, the reader tells
             raise not_rendered(how.root, how.cell)
     elif how.prefix is not None:
         from provisioner.env.check import SPEC
